@@ -56,7 +56,8 @@ type Reader interface {
 type Dir interface {
 	Reader
 	// Create makes a regular file that must not exist (O_CREAT|O_EXCL), open for reading and
-	// writing. The mode is exact: the umask is not applied.
+	// writing. The mode is exact: the umask is not applied. Writing clears setuid and setgid again
+	// for who is not root (file_remove_privs in the kernel's fs/inode.c): Chmod when all is written.
 	Create(name string, mode tree.Mode) (File, error)
 	// OpenWrite opens an existing regular file for reading and writing.
 	OpenWrite(name string) (File, error)

@@ -2,8 +2,8 @@ package render
 
 import (
 	"context"
-	"errors"
 
+	"stage/bundle"
 	"stage/fs/hostfs"
 	"stage/fs/tree"
 )
@@ -20,59 +20,86 @@ type Contents interface {
 type Walker interface {
 	// WalkMoved calls f for everything below the directory that c, a Moved change, moved.
 	WalkMoved(c tree.Change, f func(from, to tree.Path, n tree.Node) error) error
-	// WalkRemoved calls f for everything below the directory that c, a Subtree change, removed.
+	// WalkRemoved calls f for everything the workspace has below the directory that c, a Subtree
+	// change, deleted or moved away.
 	WalkRemoved(c tree.Change, f func(p tree.Path, n tree.Node) error) error
-}
-
-// Flag is a risk class of a change and why it has it.
-type Flag struct {
-	Class, Reason string
-	Gated         bool // apply needs --allow
 }
 
 // Entry is one change with what was found out about it.
 type Entry struct {
 	tree.Change
-	Flags   []Flag
-	Verdict string // clean, applied, conflict, unknown_base; "" when it was not checked
-	Drift   string // how the workspace moved on since; "" when it did not
+	Flags   []bundle.Flag
+	Verdict bundle.Verdict
+	Drift   bool   // the workspace no longer has this path as the base has it
+	Why     string // the reason for the verdict, "" for none
 }
 
-// Review is what the review verb shows: all changes of one root of a Job, sorted by path.
+// Review is what the review verb shows: the changes of one root of a Job.
 type Review struct {
-	Job, Root string
-	Outcome   string // one phrase, from OutcomeText
-	Drifted   bool
-	Changes   []Entry
-	Contents  Contents
-	Walker    Walker
+	Job      bundle.ID
+	Root     string
+	Outcome  string  // one phrase, from OutcomeText
+	Changes  []Entry // sorted by path
+	Contents Contents
+	Walker   Walker
 	// Tracked tells whether git tracks a path; tracked files are never collapsed as build output.
 	// nil: nothing is known to be tracked.
 	Tracked func(tree.Path) bool
+	// Git is what git would say of the changes below .git, one line each.
+	Git []string
+	// RawGit shows the paths below .git as they are. Without it only those with a risk flag are
+	// shown, and Git speaks for the rest.
+	RawGit bool
 }
-
-var errUnbuilt = errors.New("not built")
 
 // HasChanges reports whether the review shows any change: --exit-code.
 func HasChanges(r *Review) bool { return len(r.Changes) > 0 }
 
-// List writes the default review: header, collapsed list with risk flags, the next command.
-func List(ctx context.Context, s *Screen, r *Review) error { return errUnbuilt }
+// drifted reports whether somebody else changed a path that the Job changed.
+func (r *Review) drifted() bool {
+	for i := range r.Changes {
+		if r.Changes[i].Drift {
+			return true
+		}
+	}
+	return false
+}
 
-// Diff writes a unified diff with git's headers, for reading.
-func Diff(ctx context.Context, s *Screen, r *Review) error { return errUnbuilt }
+// Format is one form of a review.
+type Format uint8
 
-// Patch writes a patch that `git apply --binary` accepts.
-func Patch(ctx context.Context, s *Screen, r *Review) error { return errUnbuilt }
+// The forms of a review. The zero Format is the default.
+const (
+	FormatList        Format = iota // header, collapsed list, risk flags
+	FormatDiff                      // --diff
+	FormatPatch                     // --patch
+	FormatStat                      // --stat
+	FormatNameStatus                // --name-status
+	FormatNameStatusZ               // -z
+	FormatJSON                      // --json
+	FormatJSONL                     // --jsonl
+)
 
-// Stat writes git's --stat.
-func Stat(ctx context.Context, s *Screen, r *Review) error { return errUnbuilt }
-
-// NameStatus writes git's --name-status, with z its -z form.
-func NameStatus(ctx context.Context, s *Screen, r *Review, z bool) error { return errUnbuilt }
-
-// ReviewJSON writes the review as one JSON object, SPEC §3.
-func ReviewJSON(ctx context.Context, s *Screen, r *Review) error { return errUnbuilt }
-
-// ReviewJSONL writes one JSON object per change and line.
-func ReviewJSONL(ctx context.Context, s *Screen, r *Review) error { return errUnbuilt }
+// Write writes the review in the form f. An unknown form writes nothing and is an error.
+func Write(ctx context.Context, s *Screen, r *Review, f Format) error {
+	switch f {
+	case FormatList:
+		return List(ctx, s, r)
+	case FormatDiff:
+		return Diff(ctx, s, r)
+	case FormatPatch:
+		return Patch(ctx, s, r)
+	case FormatStat:
+		return Stat(ctx, s, r)
+	case FormatNameStatus:
+		return NameStatus(ctx, s, r, false)
+	case FormatNameStatusZ:
+		return NameStatus(ctx, s, r, true)
+	case FormatJSON:
+		return ReviewJSON(s, r)
+	case FormatJSONL:
+		return ReviewJSONL(s, r)
+	default:
+		return errFormat
+	}
+}

@@ -60,8 +60,8 @@ func quote(name string) string {
 }
 
 // Printable returns text with everything that must not reach a terminal made visible: ^X for C0
-// and DEL, <U+202E> for other risky characters, <FF> for bytes that are not UTF-8. Tabs and
-// newlines are kept.
+// and DEL, <U+202E> for other risky characters, <FF> for bytes that are not UTF-8. Tabs are kept;
+// newlines are not, so that the result is one line.
 func Printable(text string) string {
 	if isPrintable(text) {
 		return text
@@ -71,7 +71,7 @@ func Printable(text string) string {
 
 func isPrintable(text string) bool {
 	for i, r := range text {
-		if r == '\t' || r == '\n' {
+		if r == '\t' {
 			continue
 		}
 		if risky(r) || r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd") {
@@ -87,7 +87,7 @@ func appendPrintable(out []byte, text string) []byte {
 		switch {
 		case r == utf8.RuneError && n == 1:
 			out = fmt.Appendf(out, "<%02X>", text[0])
-		case r == '\t' || r == '\n' || !risky(r):
+		case r == '\t' || !risky(r):
 			out = append(out, text[:n]...)
 		case r < 0x20 || r == 0x7f:
 			out = append(out, '^', byte(r)^0x40)

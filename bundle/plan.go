@@ -50,6 +50,7 @@ type Source struct {
 type PlannedControl struct {
 	ID        ControlID    `json:"id"`
 	Required  bool         `json:"required"`
+	Requested bool         `json:"requested"` // a flag, preset or policy asked for it
 	Level     PlannedLevel `json:"level"`
 	Mechanism string       `json:"mechanism"`
 	Rules     List[Rule]   `json:"rules"`

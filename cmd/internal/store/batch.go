@@ -73,7 +73,13 @@ func (j *Job) OpenBatch(n int) (hostfs.Dir, error) {
 }
 
 // DropBatch removes the directory of a batch that was never used.
+//
+// Preconditions:
+//   - this process holds the Job's lock.
 func (j *Job) DropBatch(n int) error {
+	if err := j.needLock(); err != nil {
+		return err
+	}
 	batches, err := j.dir.OpenDir(applyName)
 	if err != nil {
 		return err

@@ -57,6 +57,10 @@ func (s *Store) Create(o Options) (*Job, error) {
 }
 
 func (s *Store) create(o Options) (*Job, error) {
+	// A workspace in the store would show the Job what the store hides.
+	if err := checkOutside(o.Workspace.Path.String(), []string{s.path}); err != nil {
+		return nil, err
+	}
 	run, err := newRun(o)
 	if err != nil {
 		return nil, err

@@ -88,7 +88,7 @@ func (s *Store) Find(ref string, w bundle.Workspace) (*Job, error) {
 }
 
 func (s *Store) findLast(w bundle.Workspace) (*Job, error) {
-	all, err := s.Refs(Filter{})
+	all, broken, err := s.survey()
 	if err != nil {
 		return nil, err
 	}
@@ -96,13 +96,30 @@ func (s *Store) findLast(w bundle.Workspace) (*Job, error) {
 		if r.Workspace != w {
 			continue
 		}
+		if err := newerThan(r.ID, broken); err != nil {
+			return nil, err
+		}
 		j, err := s.openID(r.ID)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // removed since the index was read
+			continue // removed since the survey
 		}
 		return j, err
 	}
+	if err := newerThan("", broken); err != nil {
+		return nil, err
+	}
 	return nil, &NoJobError{Ref: Last, Workspace: w, Moved: moved(all, w)}
+}
+
+// newerThan refuses to call a Job the last one while the record of a newer one cannot be read: that
+// may be the one that is meant.
+func newerThan(id bundle.ID, broken []Entry) error {
+	for _, b := range broken {
+		if b.ID > id {
+			return fmt.Errorf("which job is the last is not known, name one by its id: %w", b.Err)
+		}
+	}
+	return nil
 }
 
 // moved returns the Jobs whose workspace shares the path or the inode with w, but not both.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"slices"
 	"strconv"
@@ -100,7 +101,8 @@ func (s *Store) readIndex() (map[bundle.ID]Ref, error) {
 	return refs, err
 }
 
-// extendIndex adds refs to the index. What is damaged is replaced by what all knows.
+// extendIndex adds refs to the index, unless another process is at it. A damaged index is replaced
+// by what all knows.
 func (s *Store) extendIndex(all map[bundle.ID]Ref, added []Ref) error {
 	f, err := s.root.OpenWrite(indexName)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -110,31 +112,25 @@ func (s *Store) extendIndex(all map[bundle.ID]Ref, added []Ref) error {
 		return err
 	}
 	defer f.Close()
-	if err := tryLock(f.OSFile(), unix.LOCK_EX); err != nil {
+	if err := flock(f.OSFile(), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return err
 	}
-	n, err := f.Stat()
+	data, err := io.ReadAll(f)
 	if err != nil {
 		return err
 	}
-	if ok, err := indexIntact(f, n.Size); err != nil || !ok {
-		return errors.Join(err, writeIndex(f, all))
+	known, err := parseIndex(data)
+	if err != nil {
+		return writeIndex(f, all)
 	}
 	var text []byte
 	for _, r := range added {
-		text = appendRef(text, r)
+		if _, ok := known[r.ID]; !ok {
+			text = appendRef(text, r)
+		}
 	}
-	_, err = f.WriteAt(text, n.Size)
+	_, err = f.WriteAt(text, int64(len(data)))
 	return err
-}
-
-func indexIntact(f hostfs.File, size int64) (bool, error) {
-	data := make([]byte, size)
-	if _, err := f.ReadAt(data, 0); err != nil {
-		return false, fmt.Errorf("read index: %w", err)
-	}
-	_, err := parseIndex(data)
-	return err == nil, nil
 }
 
 func writeIndex(f hostfs.File, all map[bundle.ID]Ref) error {

@@ -2,8 +2,10 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"stage/bundle"
 )
@@ -21,34 +23,14 @@ type Entry struct {
 	Err    error
 }
 
-// Refs returns what the index knows of the Jobs that f lets through, the newest first. Jobs that
-// cannot be read have no Ref; List names them.
-func (s *Store) Refs(f Filter) ([]Ref, error) {
-	refs, _, err := s.survey()
-	if err != nil {
-		return nil, err
-	}
-	var l []Ref
-	all := sorted(refs)
-	for i := len(all) - 1; i >= 0; i-- {
-		if f.Workspace == nil || all[i].Workspace == *f.Workspace {
-			l = append(l, all[i])
-		}
-	}
-	return l, nil
-}
-
 // List reads the Jobs that f lets through, the newest first, and after them all that cannot be
-// read. Jobs that lie elsewhere are not listed.
+// read, whatever their workspace. Jobs that lie elsewhere are not listed.
 func (s *Store) List(f Filter) ([]Entry, error) {
-	refs, err := s.Refs(f)
+	refs, broken, err := s.survey()
 	if err != nil {
 		return nil, err
 	}
-	_, broken, err := s.survey()
-	if err != nil {
-		return nil, err
-	}
+	refs = filter(refs, f)
 	l := make([]Entry, 0, len(refs)+len(broken))
 	for _, r := range refs {
 		e := s.entry(r.ID)
@@ -57,6 +39,20 @@ func (s *Store) List(f Filter) ([]Entry, error) {
 		}
 	}
 	return append(l, broken...), nil
+}
+
+// Refs is List without reading the Jobs: what the index tells, and the Jobs it cannot tell of
+// because their records cannot be read.
+func (s *Store) Refs(f Filter) ([]Ref, []Entry, error) {
+	refs, broken, err := s.survey()
+	return filter(refs, f), broken, err
+}
+
+func filter(refs []Ref, f Filter) []Ref {
+	if f.Workspace == nil {
+		return refs
+	}
+	return slices.DeleteFunc(refs, func(r Ref) bool { return r.Workspace != *f.Workspace })
 }
 
 func (s *Store) entry(id bundle.ID) Entry {
@@ -69,18 +65,25 @@ func (s *Store) entry(id bundle.ID) Entry {
 	return Entry{ID: id, Run: j.run, Status: status, Err: err}
 }
 
-// openID opens a Job in jobs/.
+// openID opens a Job in jobs/; fs.ErrNotExist when it is not there, or not any more.
 func (s *Store) openID(id bundle.ID) (*Job, error) {
 	dir, err := s.jobs.OpenDir(string(id))
 	if err != nil {
 		return nil, err
 	}
-	return s.openJob(filepath.Join(s.path, jobsName, string(id)), dir)
+	j, err := s.openJob(filepath.Join(s.path, jobsName, string(id)), dir)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return j, err
+	}
+	if _, gone := s.jobs.Stat(string(id)); gone != nil {
+		return nil, gone
+	}
+	return nil, fmt.Errorf("job %s has lost its %s", id, runName)
 }
 
 // survey reads the names in jobs/ and looks each up in the index. What the index lacks it reads and
-// adds. A Job whose record cannot be read is returned apart.
-func (s *Store) survey() (map[bundle.ID]Ref, []Entry, error) {
+// adds. It returns the newest first, and apart the Jobs whose records cannot be read.
+func (s *Store) survey() ([]Ref, []Entry, error) {
 	ids, err := s.jobIDs()
 	if err != nil {
 		return nil, nil, err
@@ -111,7 +114,9 @@ func (s *Store) survey() (map[bundle.ID]Ref, []Entry, error) {
 		// An index that cannot be written costs time, never the answer.
 		_ = s.extendIndex(refs, added)
 	}
-	return refs, broken, nil
+	l := sorted(refs)
+	slices.Reverse(l)
+	return l, broken, nil
 }
 
 func (s *Store) readRef(id bundle.ID) (Ref, error) {

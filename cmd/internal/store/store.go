@@ -40,7 +40,7 @@ var (
 	ErrAmbiguous  = errors.New("several jobs match")
 	ErrWrongState = errors.New("the job's state does not allow it")
 	ErrBusy       = errors.New("the job is in use by another process")
-	ErrInside     = errors.New("the store lies inside the workspace")
+	ErrInside     = errors.New("store and workspace lie in each other")
 	ErrMounted    = errors.New("a file system is still mounted there")
 	ErrNotSealed  = errors.New("the job has no bundle yet")
 	// ErrNewerStore: a record has a version or key this stage does not know.
@@ -157,7 +157,7 @@ func makeDir(d hostfs.Dir, name string) error {
 // Path returns the store's absolute path, free of symbolic links.
 func (s *Store) Path() string { return s.path }
 
-// Close releases the store's handles. Jobs stay usable.
+// Close releases the store's handles. Its Jobs stay usable, but for Remove.
 func (s *Store) Close() error {
 	err := s.root.Close()
 	if s.jobs != nil {

@@ -1,13 +1,12 @@
 package tree
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -76,13 +75,17 @@ func (t Time) MarshalText() ([]byte, error) {
 	return []byte(time.Unix(0, int64(t)).UTC().Format("2006-01-02T15:04:05.000000000Z07:00")), nil
 }
 
-// UnmarshalText reads an RFC 3339 time.
+// UnmarshalText reads an RFC 3339 time between the years 1678 and 2261.
 func (t *Time) UnmarshalText(text []byte) error {
 	v, err := time.Parse(time.RFC3339Nano, string(text))
 	if err != nil {
 		return err
 	}
-	*t = Time(v.UnixNano())
+	ns := v.UnixNano()
+	if !time.Unix(0, ns).Equal(v) {
+		return fmt.Errorf("time %q is out of range", text)
+	}
+	*t = Time(ns)
 	return nil
 }
 
@@ -110,7 +113,8 @@ func (d Digest) MarshalJSON() ([]byte, error) {
 	return json.Marshal(string(d))
 }
 
-// UnmarshalJSON reads a digest or null and refuses any other form.
+// UnmarshalJSON reads a digest or null and refuses any other form, upper-case digits too: digests
+// are compared as text.
 func (d *Digest) UnmarshalJSON(data []byte) error {
 	if string(data) == "null" {
 		*d = ""
@@ -121,49 +125,30 @@ func (d *Digest) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	x, ok := strings.CutPrefix(s, "sha256:")
-	if b, err := hex.DecodeString(x); !ok || err != nil || len(b) != sha256.Size {
+	if b, err := hex.DecodeString(x); !ok || err != nil || len(b) != sha256.Size || hex.EncodeToString(b) != x {
 		return fmt.Errorf("digest %q is not sha256:<64 hex digits>", s)
 	}
 	*d = Digest(s)
 	return nil
 }
 
-// Xattrs are extended attributes by full name ("user.x"). nil and empty mean the same: none.
-type Xattrs map[string][]byte
-
-// Digest returns the digest of the attributes, independent of order; "" for none.
-func (x Xattrs) Digest() Digest {
-	if len(x) == 0 {
-		return ""
-	}
-	h := NewHash()
-	for _, name := range slices.Sorted(maps.Keys(x)) {
-		fmt.Fprintf(h, "%d:%s%d:", len(name), name, len(x[name]))
-		h.Write(x[name])
-	}
-	return SumDigest(h)
-}
-
-// Equal reports whether x and y hold the same names and values.
-func (x Xattrs) Equal(y Xattrs) bool { return maps.EqualFunc(x, y, bytes.Equal) }
-
 // Node is the state of one path at one instant. The zero Node is an absent path. Which fields
 // mean something follows from Kind: Target for symlinks, Rdev for devices, Digest for files.
 type Node struct {
-	Kind   Kind   `json:"kind"`
-	Mode   Mode   `json:"mode"`
-	UID    uint32 `json:"uid"`
-	GID    uint32 `json:"gid"`
-	Size   int64  `json:"size"`
-	Mtime  Time   `json:"mtime"`
-	Ctime  Time   `json:"ctime"`
-	Dev    uint64 `json:"dev"`
-	Ino    uint64 `json:"ino"`
-	Nlink  uint32 `json:"nlink"`
-	Rdev   uint64 `json:"rdev"`
-	Xattrs Xattrs `json:"xattrs"`
-	Digest Digest `json:"digest"`
-	Target string `json:"target"`
+	Kind   Kind
+	Mode   Mode
+	UID    uint32
+	GID    uint32
+	Size   int64
+	Mtime  Time
+	Ctime  Time
+	Dev    uint64
+	Ino    uint64
+	Nlink  uint32
+	Rdev   uint64
+	Xattrs Xattrs
+	Digest Digest
+	Target string
 }
 
 // absentNode is the whole JSON form of an absent path.
@@ -171,9 +156,9 @@ type absentNode struct {
 	Kind Kind `json:"kind"`
 }
 
-// wireNode has Node's fields without its methods; Target is bytes so that any link target survives.
+// wireNode is the JSON form of any other. Target is bytes so that every link target survives.
 type wireNode struct {
-	Kind   Kind   `json:"kind"`
+	Kind   *Kind  `json:"kind"`
 	Mode   Mode   `json:"mode"`
 	UID    uint32 `json:"uid"`
 	GID    uint32 `json:"gid"`
@@ -194,20 +179,23 @@ func (n Node) MarshalJSON() ([]byte, error) {
 	if n.Kind == Absent {
 		return json.Marshal(absentNode{})
 	}
-	w := wireNode{n.Kind, n.Mode, n.UID, n.GID, n.Size, n.Mtime, n.Ctime, n.Dev, n.Ino, n.Nlink, n.Rdev, n.Xattrs, n.Digest, nil}
+	w := wireNode{&n.Kind, n.Mode, n.UID, n.GID, n.Size, n.Mtime, n.Ctime, n.Dev, n.Ino, n.Nlink, n.Rdev, n.Xattrs, n.Digest, nil}
 	if n.Kind == Symlink {
 		w.Target = []byte(n.Target)
 	}
 	return json.Marshal(w)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON reads what MarshalJSON writes; an unknown key or a missing kind is refused.
 func (n *Node) UnmarshalJSON(data []byte) error {
 	var w wireNode
-	if err := json.Unmarshal(data, &w); err != nil {
-		return err
+	if err := decodeStrict(data, &w); err != nil {
+		return fmt.Errorf("node: %w", err)
 	}
-	*n = Node{w.Kind, w.Mode, w.UID, w.GID, w.Size, w.Mtime, w.Ctime, w.Dev, w.Ino, w.Nlink, w.Rdev, w.Xattrs, w.Digest, string(w.Target)}
+	if w.Kind == nil {
+		return errors.New("node has no kind")
+	}
+	*n = Node{*w.Kind, w.Mode, w.UID, w.GID, w.Size, w.Mtime, w.Ctime, w.Dev, w.Ino, w.Nlink, w.Rdev, w.Xattrs, w.Digest, string(w.Target)}
 	return nil
 }
 

@@ -3,6 +3,7 @@
 package tree
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -105,9 +106,15 @@ func (p Path) Contains(q Path) bool {
 	return p.s == "" || p.s == q.s || strings.HasPrefix(q.s, p.s+"/")
 }
 
-// Rebase returns q with its prefix from replaced by to. from must contain q.
-func (q Path) Rebase(from, to Path) Path {
-	rest := strings.TrimPrefix(q.s[len(from.s):], "/")
+// Rebase returns p with its prefix from replaced by to.
+//
+// Preconditions:
+//   - from contains p.
+func (p Path) Rebase(from, to Path) Path {
+	if !from.Contains(p) {
+		panic(fmt.Sprintf("rebase %q: not below %q", p, from))
+	}
+	rest := strings.TrimPrefix(p.s[len(from.s):], "/")
 	switch {
 	case rest == "":
 		return to
@@ -153,29 +160,50 @@ func (p Path) MarshalJSON() ([]byte, error) {
 	return json.Marshal(pathJSON{B64: &b})
 }
 
-// UnmarshalJSON reads what MarshalJSON writes and refuses everything else.
+// UnmarshalJSON reads what MarshalJSON writes and refuses everything else, so that one path has one
+// form.
 func (p *Path) UnmarshalJSON(data []byte) error {
 	var j pathJSON
-	if err := json.Unmarshal(data, &j); err != nil {
-		return err
+	if err := decodeStrict(data, &j); err != nil {
+		return fmt.Errorf("path %s: %w", data, err)
 	}
-	var s string
-	switch {
-	case j.Path != nil && j.B64 == nil:
-		s = *j.Path
-	case j.B64 != nil && j.Path == nil:
-		b, err := base64.StdEncoding.DecodeString(*j.B64)
-		if err != nil {
-			return fmt.Errorf("path_b64: %w", err)
-		}
-		s = string(b)
-	default:
-		return fmt.Errorf("want exactly one of path and path_b64 in %s: %w", data, ErrPath)
+	s, err := j.text()
+	if err != nil {
+		return fmt.Errorf("path %s: %w", data, err)
 	}
 	q, err := ParsePath(s)
 	if err != nil {
 		return err
 	}
+	if q.String() != s {
+		return fmt.Errorf("path %q: want %q: %w", s, q, ErrPath)
+	}
 	*p = q
 	return nil
+}
+
+// text returns the bytes of the one form that is there.
+func (j pathJSON) text() (string, error) {
+	switch {
+	case j.Path != nil && j.B64 == nil:
+		return *j.Path, nil
+	case j.B64 == nil || j.Path != nil:
+		return "", fmt.Errorf("want exactly one of path and path_b64: %w", ErrPath)
+	}
+	b, err := base64.StdEncoding.Strict().DecodeString(*j.B64)
+	if err != nil {
+		return "", err
+	}
+	if utf8.Valid(b) {
+		return "", fmt.Errorf("path_b64 holds UTF-8, which path is for: %w", ErrPath)
+	}
+	return string(b), nil
+}
+
+// decodeStrict is json.Unmarshal that refuses unknown keys. An UnmarshalJSON method does not
+// inherit that from the decoder it is called by.
+func decodeStrict(data []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	return d.Decode(v)
 }

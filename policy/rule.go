@@ -39,9 +39,8 @@ type LayerName string
 
 // The parties of a request, and the layers in the order in which they are listed.
 const (
-	FromFlag    LayerName = "flag"
-	FromPreset  LayerName = "preset"
-	FromDefault LayerName = "default"
+	FromFlag   LayerName = "flag"
+	FromPreset LayerName = "preset"
 
 	User      LayerName = "user"
 	Workspace LayerName = "workspace"

@@ -10,7 +10,8 @@
 //
 // A record is recorded once Append returned: its write(2) is done, so it survives the death of
 // every process. It is durable after Sync. A crash can leave only an unfinished last line, which
-// Open cuts; damage anywhere else is ErrCorrupt and nothing is cut.
+// Open cuts; damage anywhere else is ErrCorrupt and nothing is cut. Lines are compared byte for
+// byte with what Append writes: there is no other way to write a record.
 package journal
 
 import (
@@ -30,8 +31,10 @@ const Version = 1
 // Errors someone branches on.
 var (
 	ErrCorrupt = errors.New("journal is damaged")
-	ErrVersion = errors.New("journal version is newer than this stage")
-	ErrKind    = errors.New("journal is of another kind")
+	// ErrNoHeader comes with ErrCorrupt when not even the header is complete: nothing was recorded.
+	ErrNoHeader = errors.New("journal was never begun")
+	ErrVersion  = errors.New("journal version is newer than this stage")
+	ErrKind     = errors.New("journal is of another kind")
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -50,12 +53,6 @@ type header struct {
 	Kind    string `json:"kind"`
 }
 
-type line struct {
-	N   uint64          `json:"n"`
-	CRC string          `json:"crc"`
-	R   json.RawMessage `json:"r"`
-}
-
 // Writer appends records. It is safe for use by several goroutines.
 type Writer struct {
 	mu     sync.Mutex
@@ -70,19 +67,27 @@ type Writer struct {
 // Create starts a journal of the given kind in f, which must be empty.
 func Create(f File, kind string) (*Writer, error) {
 	w := &Writer{f: f}
-	h, err := json.Marshal(header{Version, kind})
+	h, err := headerLine(kind)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := f.WriteAt(append(h, '\n'), 0); err != nil {
+	if _, err := f.WriteAt(h, 0); err != nil {
 		return nil, fmt.Errorf("write journal header: %w", err)
 	}
-	w.off = int64(len(h)) + 1
+	w.off = int64(len(h))
 	return w, nil
 }
 
-// Open reads the journal in f from its start, calls replay for each record in order, cuts an
-// unfinished last line, and returns a Writer that appends after it. An error of replay ends it.
+func headerLine(kind string) ([]byte, error) {
+	h, err := json.Marshal(header{Version, kind})
+	return append(h, '\n'), err
+}
+
+// Open reads the journal in f, calls replay for each record in order, cuts an unfinished last line,
+// and returns a Writer that appends after it. An error of replay ends it.
+//
+// Preconditions:
+//   - f's offset is at its start.
 func Open(f File, kind string, replay func(n uint64, record json.RawMessage) error) (*Writer, error) {
 	end, last, err := read(f, kind, replay)
 	if err != nil {
@@ -105,7 +110,10 @@ func Read(r io.Reader, kind string, replay func(n uint64, record json.RawMessage
 func read(r io.Reader, kind string, replay func(uint64, json.RawMessage) error) (end int64, last uint64, err error) {
 	br := bufio.NewReaderSize(r, 1<<16)
 	text, err := br.ReadBytes('\n')
-	if err != nil && err != io.EOF {
+	if err == io.EOF {
+		return 0, 0, fmt.Errorf("header of %d bytes: %w: %w", len(text), ErrCorrupt, ErrNoHeader)
+	}
+	if err != nil {
 		return 0, 0, err
 	}
 	if err := checkHeader(text, kind); err != nil {
@@ -139,14 +147,19 @@ func checkHeader(text []byte, kind string) error {
 	if err := json.Unmarshal(text, &v); err != nil {
 		return fmt.Errorf("header: %w: %w", ErrCorrupt, err)
 	}
-	if v.Version != Version {
+	if v.Version > Version {
 		return fmt.Errorf("version %d, this stage knows %d: %w", v.Version, Version, ErrVersion)
 	}
 	var h header
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&h); err != nil {
+	if err := json.Unmarshal(text, &h); err != nil {
 		return fmt.Errorf("header: %w: %w", ErrCorrupt, err)
+	}
+	want, err := headerLine(h.Kind)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(text, want) {
+		return fmt.Errorf("header %q: %w", text, ErrCorrupt)
 	}
 	if h.Kind != kind {
 		return fmt.Errorf("kind %q, want %q: %w", h.Kind, kind, ErrKind)
@@ -154,21 +167,21 @@ func checkHeader(text []byte, kind string) error {
 	return nil
 }
 
-func parseLine(text []byte, want uint64) (json.RawMessage, error) {
-	var l line
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&l); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+// parseLine returns the record in text, which must be line n.
+func parseLine(text []byte, n uint64) (json.RawMessage, error) {
+	rest, isN := bytes.CutPrefix(text, appendHead(nil, n))
+	crc, rest, hasCRC := bytes.Cut(rest, []byte(`","r":`))
+	r, ends := bytes.CutSuffix(rest, []byte("}\n"))
+	if !isN || !hasCRC || !ends {
+		return nil, fmt.Errorf("line %.80q: %w", text, ErrCorrupt)
 	}
-	if l.N != want {
-		return nil, fmt.Errorf("has number %d: %w", l.N, ErrCorrupt)
+	if got := checksum(r); got != string(crc) {
+		return nil, fmt.Errorf("checksum %s, line says %.8q: %w", got, crc, ErrCorrupt)
 	}
-	if got := checksum(l.R); got != l.CRC {
-		return nil, fmt.Errorf("checksum %s, line says %s: %w", got, l.CRC, ErrCorrupt)
-	}
-	return l.R, nil
+	return r, nil
 }
+
+func appendHead(b []byte, n uint64) []byte { return fmt.Appendf(b, `{"n":%d,"crc":"`, n) }
 
 func checksum(b []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(b, castagnoli)) }
 
@@ -203,12 +216,8 @@ func (w *Writer) encodeLocked(n uint64, record any) error {
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}
-	l, err := json.Marshal(line{n, checksum(r), r})
-	if err != nil {
-		return fmt.Errorf("encode record: %w", err)
-	}
-	w.buf.Write(l)
-	w.buf.WriteByte('\n')
+	w.buf.Write(appendHead(w.buf.AvailableBuffer(), n))
+	fmt.Fprintf(&w.buf, `%s","r":%s}`+"\n", checksum(r), r)
 	return nil
 }
 
@@ -233,5 +242,12 @@ func (w *Writer) Sync() error {
 	return nil
 }
 
-// Close closes the file without syncing it.
-func (w *Writer) Close() error { return w.f.Close() }
+// Close closes the file without syncing it. Later calls fail.
+func (w *Writer) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err == nil {
+		w.err = errors.New("journal is closed")
+	}
+	return w.f.Close()
+}

@@ -3,6 +3,7 @@ package bundle
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"stage/fs/tree"
 )
@@ -102,11 +103,20 @@ type Installed struct {
 	Reason   Reason         `json:"reason"` // why the level is not enforced; "" (null) when it is
 }
 
-// ReadBack is one fact about a control, as the kernel told it.
+// ReadBack is one fact about a control, as the kernel told it. Want is the exact text that Got must
+// be, or "not " and a text that it must not be (another namespace than the host's).
 type ReadBack struct {
 	Source string `json:"source"`
 	Want   string `json:"want"`
 	Got    string `json:"got"`
+}
+
+// Holds reports whether what was read back is what was wanted.
+func (r ReadBack) Holds() bool {
+	if not, ok := strings.CutPrefix(r.Want, "not "); ok {
+		return r.Got != not && r.Got != ""
+	}
+	return r.Got == r.Want
 }
 
 // Canary is one forbidden act that the jail tried before the command started.
@@ -260,7 +270,7 @@ func (i *Installed) Check() error {
 		return errors.New("enforced without a read-back")
 	}
 	for _, r := range i.ReadBack {
-		if r.Got != r.Want {
+		if !r.Holds() {
 			return fmt.Errorf("enforced, but %s is %q, want %q", r.Source, r.Got, r.Want)
 		}
 	}

@@ -2,44 +2,35 @@ package bundle
 
 import "slices"
 
-// Measurement names one number that a control's control point counts.
+// Measurement names one number that is counted at a control.
 type Measurement struct {
 	Name string
 	Unit string // "count", "bytes" or "ns"
 }
 
-// Measurements returns what can be observed at a control, for a run to fill in and for recovery to
-// name what was lost.
+// Measurements returns what is counted at a control: what recovery has to name as lost.
 func (c ControlID) Measurements() []Measurement {
 	switch c {
 	case FSRules:
 		return []Measurement{{"files_served", "count"}, {"bytes_served", "bytes"}, {"denied_lookups", "count"}, {"opens", "count"}}
 	case FSStaged:
-		return []Measurement{{"write_requests", "count"}, {"bytes_written", "bytes"}, {"copy_ups", "count"}, {"denied", "count"}}
-	case FSQuota:
-		return []Measurement{{"quota_hits", "count"}}
+		return []Measurement{{"write_requests", "count"}, {"bytes_written", "bytes"}, {"copy_ups", "count"}, {"denied", "count"}, {"quota_hits", "count"}}
+	case NetNetns:
+		return []Measurement{{"attempts", "count"}}
 	case NetMediator:
-		return []Measurement{{"connections", "count"}, {"requests", "count"}, {"bytes", "bytes"}, {"denied", "count"}}
-	case NetDNS:
-		return []Measurement{{"names", "count"}}
-	case ExecRules:
-		return []Measurement{{"execs", "count"}, {"denied", "count"}}
+		return []Measurement{{"connections", "count"}, {"requests", "count"}, {"bytes_in", "bytes"}, {"bytes_out", "bytes"}, {"denied", "count"}}
+	case SeccompFilter:
+		return []Measurement{{"denied", "count"}}
 	case NSPID:
-		return []Measurement{{"survivors_killed", "count"}}
-	case PidsLimit, ResPids:
-		return []Measurement{{"peak", "count"}, {"limit_hits", "count"}}
+		return []Measurement{{"execs", "count"}, {"survivors_killed", "count"}}
 	case EnvAllowlist:
 		return []Measurement{{"names_passed", "count"}, {"names_dropped", "count"}}
-	case SocketsAgents:
-		return []Measurement{{"brokered_uses", "count"}}
 	case ResMemory:
-		return []Measurement{{"peak", "bytes"}, {"limit_hits", "count"}, {"oom_kills", "count"}}
+		return []Measurement{{"max_rss", "bytes"}}
 	case ResCPU:
-		return []Measurement{{"used", "ns"}, {"limit_hits", "count"}}
+		return []Measurement{{"cpu_time", "ns"}}
 	case ResWall:
-		return []Measurement{{"used", "ns"}, {"limit_hits", "count"}}
-	case ResDisk, ResOutput:
-		return []Measurement{{"peak", "bytes"}, {"limit_hits", "count"}}
+		return []Measurement{{"wall", "ns"}}
 	default:
 		return nil
 	}

@@ -159,7 +159,7 @@ func StateOf(n tree.Node) *NodeState {
 }
 
 type stateJSON struct {
-	Kind   tree.Kind           `json:"kind"`
+	Kind   *tree.Kind          `json:"kind"`
 	Mode   tree.Mode           `json:"mode"`
 	UID    uint32              `json:"uid"`
 	GID    uint32              `json:"gid"`
@@ -178,7 +178,7 @@ func (s NodeState) MarshalJSON() ([]byte, error) {
 			Kind tree.Kind `json:"kind"`
 		}{})
 	}
-	j := stateJSON{s.Kind, s.Mode, s.UID, s.GID, s.Size, s.Mtime, Map[string, []byte](s.Xattrs), s.Digest, nil}
+	j := stateJSON{&s.Kind, s.Mode, s.UID, s.GID, s.Size, s.Mtime, Map[string, []byte](s.Xattrs), s.Digest, nil}
 	if s.Kind == tree.Symlink {
 		t := RawPath(s.Target)
 		j.Target = &t
@@ -192,7 +192,10 @@ func (s *NodeState) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &j); err != nil {
 		return err
 	}
-	*s = NodeState{Kind: j.Kind, Mode: j.Mode, UID: j.UID, GID: j.GID, Size: j.Size, Mtime: j.Mtime,
+	if j.Kind == nil {
+		return errors.New("node without a kind")
+	}
+	*s = NodeState{Kind: *j.Kind, Mode: j.Mode, UID: j.UID, GID: j.GID, Size: j.Size, Mtime: j.Mtime,
 		Xattrs: tree.Xattrs(j.Xattrs), Digest: j.Digest}
 	if j.Target != nil {
 		s.Target = string(*j.Target)

@@ -3,15 +3,27 @@
 // deleted, is none.
 //
 // The cost follows what changed: only the upper tree and the workspace paths that the log or the
-// upper names are looked at, and directories that were moved or replaced.
+// upper names are looked at, and directories that were moved or replaced. The one exception is a
+// changed file that had several names in the workspace: those are searched for.
+//
+// Three kinds of directory stand in the view, and a walk treats each in its way:
+//
+//	in place   shows the workspace directory at its own path: only what the upper has and what
+//	           the log says is gone can differ
+//	new        shows nothing of the workspace: compared name by name with what was there
+//	displaced  shows a workspace directory from elsewhere. Moved as a whole to where nothing was,
+//	           it is one change, and what the Job did below it is compared with where it came
+//	           from. In any other case it is compared name by name like a new one.
 package staged
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"io"
+	"slices"
 
 	"stage/fs/hostfs"
+	"stage/fs/judge"
 	"stage/fs/tree"
 )
 
@@ -29,44 +41,91 @@ type Config struct {
 
 // Reader reads one staged root of a Job that is not running. It is for one goroutine at a time.
 type Reader struct {
-	cfg Config
+	cfg   Config
+	log   *history
+	bases []tree.Path // the keys of log.state.Bases, sorted
+
+	walked   bool
+	changes  []tree.Change
+	moves    map[tree.Path]tree.Path // directories moved as a whole: view path, origin
+	times    map[tree.Path]dirTimes  // directories changed in place
+	aliases  map[tree.Path]tree.Path // view path of a lower name, view path whose content it shows
+	anchors  map[int]tree.Path       // link group, unchanged member
+	links    map[inode][]member      // upper files with several names
+	removed  map[tree.Path]bool      // paths whose deletion is among changes
+	judgment *judge.Judge
 }
 
+type dirTimes struct{ base, view tree.Time }
+
 // Open reads the change log. The directories of cfg stay the caller's.
-func Open(cfg Config) (*Reader, error) { return nil, errors.ErrUnsupported }
+func Open(cfg Config) (*Reader, error) {
+	log, err := readLog(cfg.Log)
+	if err != nil {
+		return nil, fmt.Errorf("read change log: %w", err)
+	}
+	r := &Reader{cfg: cfg, log: log}
+	if err := r.settlePending(); err != nil {
+		return nil, fmt.Errorf("read change log: %w", err)
+	}
+	for p := range log.state.Bases {
+		r.bases = append(r.bases, p)
+	}
+	slices.SortFunc(r.bases, tree.Path.Compare)
+	return r, nil
+}
 
 // Changes returns the net changes, sorted by path, with the digest of every new file. A directory
 // moved or deleted as a whole is one change.
 func (r *Reader) Changes(ctx context.Context) ([]tree.Change, error) {
-	return nil, errors.ErrUnsupported
+	if err := r.walk(ctx); err != nil {
+		return nil, err
+	}
+	return slices.Clone(r.changes), nil
 }
 
-// OpenNew opens the staged content of the regular file that the Job sees at p.
-func (r *Reader) OpenNew(p tree.Path) (hostfs.File, error) { return nil, errors.ErrUnsupported }
-
-// OpenBase opens the workspace's content of the regular file p, as it is now.
-func (r *Reader) OpenBase(p tree.Path) (hostfs.File, error) { return nil, errors.ErrUnsupported }
-
-// WalkMoved calls f for all that is no directory below the directory that c, a Moved change, moved,
-// as far as no other change is about it.
-func (r *Reader) WalkMoved(c tree.Change, f func(from, to tree.Path, n tree.Node) error) error {
-	return errors.ErrUnsupported
-}
-
-// WalkRemoved calls f for all that is no directory in the workspace below the directory that c, a
-// Subtree change, deleted or moved away.
-func (r *Reader) WalkRemoved(c tree.Change, f func(p tree.Path, n tree.Node) error) error {
-	return errors.ErrUnsupported
+// walk finds the changes once.
+func (r *Reader) walk(ctx context.Context) error {
+	if r.walked {
+		return nil
+	}
+	r.changes = nil
+	r.times, r.aliases, r.anchors = map[tree.Path]dirTimes{}, map[tree.Path]tree.Path{}, map[int]tree.Path{}
+	r.links, r.removed = map[inode][]member{}, map[tree.Path]bool{}
+	for _, step := range []func(context.Context) error{r.findMoves, r.walkRoot, r.groupLinks, r.findRenames} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(r.changes, func(a, b tree.Change) int { return a.Path.Compare(b.Path) })
+	r.judgment = judge.New(r.cfg.Lower, r.changes)
+	r.walked = true
+	return nil
 }
 
 // Verdict compares what the workspace has now with the base of c, one of Changes.
 func (r *Reader) Verdict(ctx context.Context, c tree.Change) (tree.Judgement, error) {
-	return tree.Judgement{}, errors.ErrUnsupported
+	if err := r.walk(ctx); err != nil {
+		return tree.Judgement{}, err
+	}
+	f, err := r.judgment.Judge(ctx, c)
+	if err != nil {
+		return tree.Judgement{}, fmt.Errorf("compare %q with the workspace: %w", c.Path, err)
+	}
+	return f.Judgement, nil
 }
 
 // DirTimes returns the mtimes that directory p had when the Job first changed it and has in the
-// view. ok is false for a directory that the Job did not change or made.
-func (r *Reader) DirTimes(p tree.Path) (base, view tree.Time, ok bool) { return 0, 0, false }
+// view. ok is false for a directory that the Job did not change or made. It knows directories once
+// Changes was called.
+func (r *Reader) DirTimes(p tree.Path) (base, view tree.Time, ok bool) {
+	t, ok := r.times[p]
+	return t.base, t.view, ok
+}
 
-// LinkAnchor returns an unchanged workspace file that the names of a link group are to be linked to.
-func (r *Reader) LinkAnchor(group int) (tree.Path, bool) { return tree.Path{}, false }
+// LinkAnchor returns an unchanged workspace file that the names of a link group are to be linked
+// to. It knows groups once Changes was called.
+func (r *Reader) LinkAnchor(group int) (tree.Path, bool) {
+	p, ok := r.anchors[group]
+	return p, ok
+}

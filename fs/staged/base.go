@@ -1,0 +1,76 @@
+package staged
+
+import (
+	"slices"
+
+	"stage/fs/tree"
+)
+
+// base is the state a workspace path had before the Job changed it.
+type base struct {
+	node  tree.Node
+	sub   bool      // node is a directory that stands for everything below it as of since
+	since tree.Time // not 0: what changed later was changed by somebody else
+	lost  bool      // no record says so: node is what the workspace has now
+}
+
+// baseAt returns the base of workspace path p.
+func (r *Reader) baseAt(p tree.Path) (base, error) {
+	if b, ok := r.rebased(p); ok {
+		return b, nil
+	}
+	b, at, ok := r.log.state.BaseOf(p)
+	switch {
+	case ok && at == p:
+		return ownBase(b.Node, b.Subtree, b.Time), nil
+	case ok && !b.Subtree:
+		return base{}, nil // nothing was below what was absent or no directory
+	}
+	n, err := r.lowerNode(p)
+	n.Digest = ""
+	if !ok {
+		return base{node: n, lost: true}, err
+	}
+	return base{node: n, sub: n.Kind == tree.Dir, since: max(b.Time, r.restored(at))}, err
+}
+
+func ownBase(n tree.Node, sub bool, since tree.Time) base {
+	n.Xattrs = n.Xattrs.Own()
+	if !sub || n.Kind != tree.Dir {
+		return base{node: n}
+	}
+	return base{node: n, sub: true, since: since}
+}
+
+// rebased returns what an earlier apply or undo made the base of p.
+func (r *Reader) rebased(p tree.Path) (base, bool) {
+	if n, ok := r.cfg.Rebased[p]; ok {
+		rec := r.log.state.Bases[p]
+		return ownBase(n, rec.Subtree && rec.Node.Kind == tree.Dir, max(rec.Time, n.Ctime)), true
+	}
+	for q := p; !q.IsRoot(); {
+		q = q.Parent()
+		if n, ok := r.cfg.Rebased[q]; ok && n.Kind != tree.Dir {
+			return base{}, true
+		}
+	}
+	return base{}, false
+}
+
+// restored returns when undo put directory p back, 0 if it did not. The rename that did it is the
+// last thing that happened to the directory, and everything below it is older.
+func (r *Reader) restored(p tree.Path) tree.Time { return r.cfg.Rebased[p].Ctime }
+
+// basesBelow returns the recorded paths strictly below p.
+func (r *Reader) basesBelow(p tree.Path) []tree.Path {
+	i, _ := slices.BinarySearchFunc(r.bases, p, tree.Path.Compare)
+	j := i
+	for j < len(r.bases) && p.Contains(r.bases[j]) {
+		j++
+	}
+	below := r.bases[i:j]
+	if len(below) > 0 && below[0] == p {
+		below = below[1:]
+	}
+	return below
+}

@@ -33,9 +33,11 @@ func TopLevel(dir string) (top string, ok bool, err error) {
 
 // Find looks for a .git that git would take, from dir upwards, as git does: it stops at the border
 // of a file system, passes over a .git that is no git directory, and does not enter the work tree
-// of another user (safe.directory), unless root asks.
+// of another user (safe.directory), unless root asks. Links in dir are resolved first.
 func Find(dir string) (r Repo, ok bool, err error) {
-	dir = filepath.Clean(dir)
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return Repo{}, false, fmt.Errorf("look for a git work tree: %w", err)
+	}
 	dev, err := device(dir)
 	if err != nil {
 		return Repo{}, false, err
@@ -92,7 +94,13 @@ func at(dir string) (Repo, bool, error) {
 			return Repo{}, false, err
 		}
 	}
+	if git, err = filepath.EvalSymlinks(git); err != nil {
+		return Repo{}, false, fmt.Errorf("follow %q: %w: %w", dot, ErrGitfile, err)
+	}
 	common, err := commonDir(git)
+	if errors.Is(err, fs.ErrPermission) {
+		return Repo{}, false, nil
+	}
 	if err != nil || !isGitDir(git, common) {
 		return Repo{}, false, err
 	}
@@ -128,7 +136,10 @@ func commonDir(git string) (string, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(git, path)
 	}
-	return filepath.Clean(path), nil
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return "", fmt.Errorf("follow commondir of %q: %w", git, err)
+	}
+	return path, nil
 }
 
 // isGitDir asks what git's is_git_directory asks: a HEAD, objects and refs.

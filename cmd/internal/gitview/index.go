@@ -115,7 +115,7 @@ func sumOK(data []byte, size int) bool {
 	return bytes.Equal(sum, want[:]) || bytes.Equal(sum, make([]byte, size))
 }
 
-// indexParser reads the parts of an index in order. Take sets err and returns zeros when data ends.
+// indexParser reads the parts of an index in order.
 type indexParser struct {
 	data    []byte
 	off     int
@@ -201,8 +201,11 @@ func (p *indexParser) entry(last string) (Entry, error) {
 	if e.Path, err = p.name(last); err != nil {
 		return Entry{}, err
 	}
-	if p.names += len(e.Path); p.names > maxNames || e.Path == "" {
-		return Entry{}, fmt.Errorf("names are empty or too long: %w", ErrIndex)
+	if e.Path == "" {
+		return Entry{}, fmt.Errorf("entry without a name, as a split index has: %w", ErrIndexForm)
+	}
+	if p.names += len(e.Path); p.names > maxNames {
+		return Entry{}, fmt.Errorf("names too long: %w", ErrIndex)
 	}
 	if p.version < 4 { // the NUL that ended the name is the first of one to eight
 		_, err = p.take((8 - (p.off-start)%8) % 8)

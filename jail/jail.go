@@ -1,13 +1,35 @@
 // Package jail runs one command in Linux namespaces of its own.
+//
+//	supervisor (the caller's namespaces)
+//	  │  │ start, abort ─▶          ◀─ mounted{devices} started{pidfd} gone
+//	  │  └─────────────── holder (user and mount namespace: mounts, root file system, watchdog)
+//	  │                     └─ libcontainer init (pid, mount, ipc, uts, cgroup, net namespace)
+//	  │ exec, signal ─▶         = shim (the same process after an exec, pid 1: inner user namespace,
+//	  └────────────────────────        no capability, no_new_privs, seccomp, canaries)
+//	    ◀─ installed{listeners, pty} exec exit    └─ command
+//
+// All of them are one program: Main tells a re-executed process which part it has. Both control sockets are
+// lifelines: the end of the supervisor is the end of the holder and of the shim, and the shim's end is, by the
+// pid namespace, that of every process of the jail.
+//
+// Prepare mounts, Start builds and proves, Exec lets the command run, Wait tells how it ended, Close leaves
+// nothing behind.
 package jail
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"stage/jail/seccomp"
 )
 
 // Exit is how the command ended.
@@ -18,27 +40,259 @@ type Exit struct {
 	Rusage    Rusage
 }
 
-// Rusage is what all processes of the jail used together.
+// Rusage is what all processes of the jail used together, as far as they were waited for.
 type Rusage struct {
 	User, System time.Duration
 	MaxRSS       int64 // bytes, of the largest process
 }
 
 // Jail is one confined command, from the first mount to the last process.
-type Jail struct{}
+type Jail struct {
+	cfg      Config
+	holder   *child
+	control  *packetConn // to the holder
+	shim     *packetConn
+	abstract net.Listener // what the net.unix canary must not reach; open until Start is done
 
-var errUnbuilt = errors.New("jail is not built")
+	devices   []*os.File // nil once handed out
+	pidfd     *os.File
+	listeners []net.Listener
+	terminal  *terminal
 
-func Prepare(ctx context.Context, c Config) (*Jail, error)    { return nil, errUnbuilt }
-func (j *Jail) Device(view int) *os.File                      { return nil }
-func (j *Jail) Start(ctx context.Context) (*Installed, error) { return nil, errUnbuilt }
-func (j *Jail) Listeners() []net.Listener                     { return nil }
-func (j *Jail) Exec() error                                   { return errUnbuilt }
-func (j *Jail) Signal(sig syscall.Signal) error               { return errUnbuilt }
-func (j *Jail) Wait() (Exit, error)                           { return Exit{}, errUnbuilt }
-func (j *Jail) Kill() error                                   { return errUnbuilt }
-func (j *Jail) Close() error                                  { return errUnbuilt }
-func Main() (handled bool)                                    { return false }
-func (e *ExecError) Error() string {
-	return "execute " + e.Path + ": " + syscall.Errno(e.Errno).Error()
+	execed chan *ExecError // one answer to Exec
+	ended  chan struct{}   // the shim is gone; then exit and failure are set
+	exit   *Exit
+	failed error
+
+	mu     sync.Mutex
+	killed bool
+
+	closing  sync.Once
+	closeErr error
+}
+
+// Prepare starts the holder. When it returns, the views are mounted and wait for their devices to be served.
+func Prepare(ctx context.Context, c Config) (*Jail, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	j := &Jail{cfg: c, execed: make(chan *ExecError, 1), ended: make(chan struct{})}
+	if err := j.spawn(); err != nil {
+		return nil, errors.Join(err, j.Close())
+	}
+	_, devices, err := j.expect(ctx, j.control, kindMounted)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare jail: %w", err), j.Close())
+	}
+	j.devices = devices
+	if len(devices) != len(c.Views) {
+		return nil, errors.Join(fmt.Errorf("prepare jail: %d devices for %d views", len(devices), len(c.Views)), j.Close())
+	}
+	return j, nil
+}
+
+// Device hands out the /dev/fuse descriptor of a view, which the caller then owns. It must be served before Start.
+func (j *Jail) Device(view int) *os.File {
+	d := j.devices[view]
+	j.devices[view] = nil
+	return d
+}
+
+// Start builds the container up to the point where only the command is missing. A control that was asked for and
+// is not in force is an *InstallError; the report is returned beside it.
+func (j *Jail) Start(ctx context.Context) (*Installed, error) {
+	defer j.abstract.Close()
+	if err := j.control.send(message{Kind: kindStart}); err != nil {
+		return nil, fmt.Errorf("start jail: %w", err)
+	}
+	planned, err := seccomp.Digest(seccomp.Profile(j.cfg.AllowUserns))
+	if err != nil {
+		return nil, fmt.Errorf("start jail: %w", err)
+	}
+	if err := j.awaitContainer(ctx); err != nil {
+		return nil, fmt.Errorf("start jail: %w", err)
+	}
+	m, files, err := j.expect(ctx, j.shim, kindInstalled)
+	if err != nil {
+		return nil, fmt.Errorf("start jail: %w", err)
+	}
+	if err := j.take(files); err != nil {
+		return nil, fmt.Errorf("start jail: %w", err)
+	}
+	go j.listen()
+	failed := compareFilter(m.Installed, m.Failed, planned)
+	var errs []error
+	for i := range failed {
+		errs = append(errs, &failed[i])
+	}
+	return m.Installed, errors.Join(errs...)
+}
+
+func (j *Jail) awaitContainer(ctx context.Context) error {
+	_, files, err := j.expect(ctx, j.control, kindStarted)
+	if err != nil {
+		return err
+	}
+	if len(files) != 1 {
+		closeAll(files)
+		return fmt.Errorf("%d descriptors of the first process, want 1", len(files))
+	}
+	j.pidfd = files[0]
+	return nil
+}
+
+// compareFilter completes the read-back of the filter's digest.
+func compareFilter(in *Installed, failed []InstallError, planned string) []InstallError {
+	for i := range in.Controls {
+		c := &in.Controls[i]
+		for k := range c.ReadBack {
+			r := &c.ReadBack[k]
+			if c.ID != "seccomp.filter" || r.Source != seccompProgram {
+				continue
+			}
+			r.Want = planned
+			if r.Got != planned {
+				c.Level = Unenforced
+				c.Reason = "not in force: another program is loaded"
+				failed = append(failed, InstallError{Control: c.ID, Detail: []string{c.Reason}})
+			}
+		}
+	}
+	return failed
+}
+
+// take adopts the listeners and the terminal of the jail.
+func (j *Jail) take(files []*os.File) error {
+	want := 0
+	if j.cfg.Net == NetMediated {
+		want = len(j.cfg.Listeners)
+	}
+	if j.cfg.TTY {
+		want++
+	}
+	if len(files) != want {
+		closeAll(files)
+		return fmt.Errorf("%d descriptors from the shim, want %d", len(files), want)
+	}
+	if j.cfg.TTY {
+		j.terminal = newTerminal(j.cfg.Stdin, j.cfg.Stdout, files[want-1])
+		files = files[:want-1]
+	}
+	defer closeAll(files)
+	for _, f := range files {
+		l, err := net.FileListener(f)
+		if err != nil {
+			return fmt.Errorf("open listener: %w", err)
+		}
+		j.listeners = append(j.listeners, l)
+	}
+	return nil
+}
+
+// Listeners returns the listeners inside the jail's network namespace, in the order of Config.Listeners.
+func (j *Jail) Listeners() []net.Listener { return j.listeners }
+
+// Exec lets the command start. *ExecError says that it cannot.
+func (j *Jail) Exec() error {
+	if j.terminal != nil {
+		if err := j.terminal.start(); err != nil {
+			return err
+		}
+	}
+	if err := j.shim.send(message{Kind: kindExec}); err != nil {
+		return fmt.Errorf("execute command: %w", err)
+	}
+	select {
+	case failure := <-j.execed:
+		if failure != nil {
+			return failure
+		}
+		return nil
+	case <-j.ended:
+		select {
+		case failure := <-j.execed: // both were ready
+			if failure != nil {
+				return failure
+			}
+			return nil
+		default:
+		}
+		return errors.Join(errors.New("execute command: the jail ended"), j.failed)
+	}
+}
+
+// listen receives what the shim says until it is gone.
+func (j *Jail) listen() {
+	defer close(j.ended)
+	for {
+		m, files, err := j.shim.receive()
+		if err != nil {
+			if !errors.Is(err, io.EOF) && j.exit == nil {
+				j.failed = err
+			}
+			return
+		}
+		closeAll(files)
+		switch {
+		case m.Error != "":
+			j.failed = errors.New(m.Error)
+		case m.Kind == kindExec:
+			j.execed <- m.Exec
+		case m.Kind == kindExit:
+			j.exit = m.Exit
+		}
+	}
+}
+
+// Signal sends a signal to the command: what a terminal sends goes to its process group, the rest to it alone.
+func (j *Jail) Signal(sig syscall.Signal) error {
+	return j.shim.send(message{Kind: kindSignal, Signal: sig})
+}
+
+// Wait returns when the command has ended and no process of the jail is left.
+func (j *Jail) Wait() (Exit, error) {
+	<-j.ended
+	var errs []error
+	if j.exit == nil {
+		// The shim could not see the others end.
+		errs = append(errs, j.awaitGone())
+	}
+	if j.terminal != nil {
+		errs = append(errs, j.terminal.finish())
+	}
+	if j.exit != nil {
+		return *j.exit, errors.Join(errs...)
+	}
+	killed := Exit{Code: 128 + int(unix.SIGKILL), Signal: int(unix.SIGKILL), Survivors: -1}
+	if !j.wasKilled() {
+		errs = append(errs, errors.New("wait for command: the jail ended without a report"), j.failed)
+	}
+	return killed, errors.Join(errs...)
+}
+
+func (j *Jail) wasKilled() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.killed
+}
+
+// Kill ends every process of the jail at once.
+func (j *Jail) Kill() error {
+	if j.pidfd == nil {
+		return nil
+	}
+	j.mu.Lock()
+	j.killed = true
+	j.mu.Unlock()
+	err := unix.PidfdSendSignal(int(j.pidfd.Fd()), unix.SIGKILL, nil, 0)
+	if err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill jail: %w", err)
+	}
+	return nil
+}
+
+// Close ends what still runs and releases everything. It leaves no process, no mount and no cgroup.
+func (j *Jail) Close() error {
+	j.closing.Do(func() { j.closeErr = j.close() })
+	return j.closeErr
 }

@@ -63,13 +63,3 @@ type InstallError struct {
 func (e *InstallError) Error() string {
 	return fmt.Sprintf("install %s: %s", e.Control, strings.Join(e.Detail, "; "))
 }
-
-// ExecError says why the command did not start.
-type ExecError struct {
-	Path  string
-	Errno uint32
-	// Code is 127 when there is no such command, 126 when it cannot be executed.
-	Code int
-	// Interpreter is set when the file is there and what it names as its interpreter is not.
-	Interpreter bool
-}

@@ -1,0 +1,239 @@
+package jail
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/opencontainers/runc/libcontainer"
+	"golang.org/x/sys/unix"
+
+	"stage/jail/enter"
+)
+
+// Descriptors the holder is started with, after enter.ControlFD.
+const (
+	holderOrderFD = 4
+	holderShimFD  = 5 // the shim's end of its control socket, then the command's three streams
+)
+
+// holder is the process that keeps the mounts of a jail and starts its container. It never touches a view: a
+// request that nobody answers would stop it for good.
+type holder struct {
+	control   *packetConn
+	order     order
+	umask     uint32
+	root      rootfs
+	shimFiles []*os.File
+	container *libcontainer.Container // set by runContainer, read when it has ended
+}
+
+// takeDownTime is how long a container may take to end after its supervisor.
+const takeDownTime = 5 * time.Second
+
+func runHolder() int {
+	control, err := newPacketConn(os.NewFile(enter.ControlFD, "control socket"))
+	if err != nil {
+		return 1
+	}
+	h := &holder{control: control, umask: uint32(unix.Umask(0))}
+	if err := h.run(); err != nil {
+		_ = control.send(message{Error: err.Error()})
+		return 1
+	}
+	return 0
+}
+
+func (h *holder) run() error {
+	// The supervisor's death comes twice: as this signal and as the end of the control socket.
+	died := make(chan os.Signal, 1)
+	signal.Notify(died, syscall.SIGTERM)
+	if err := h.adopt(); err != nil {
+		return err
+	}
+	if err := h.prepare(); err != nil {
+		return err
+	}
+	orders := make(chan kind)
+	go h.listen(orders)
+	select {
+	case k := <-orders:
+		if k != kindStart {
+			return nil // the supervisor gave up before the start
+		}
+	case <-died:
+		return nil
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- h.runContainer() }()
+	return h.watch(ended, orders, died)
+}
+
+// adopt takes over what the supervisor handed down.
+func (h *holder) adopt() error {
+	f := os.NewFile(holderOrderFD, "jail order")
+	o, err := readOrder(f)
+	if err != nil {
+		return err
+	}
+	h.order = o
+	h.shimFiles = []*os.File{os.NewFile(holderShimFD, "shim control"), f}
+	for i := 1; i <= 3; i++ {
+		h.shimFiles = append(h.shimFiles, os.NewFile(uintptr(holderShimFD+i), "stream "+strconv.Itoa(i-1)))
+	}
+	return nil
+}
+
+// prepare mounts the views, hands their devices out, and builds the root file system around them.
+func (h *holder) prepare() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	h.root.cfg = h.order.Config.config()
+	var err error
+	if h.root.work, err = newWorkspace(h.root.cfg.WorkDir); err != nil {
+		return err
+	}
+	var devices []*os.File
+	defer func() { closeAll(devices) }()
+	for i, v := range h.root.cfg.Views {
+		d, err := h.mountView(i, v)
+		if err != nil {
+			return err
+		}
+		devices = append(devices, d)
+	}
+	if err := h.control.send(message{Kind: kindMounted}, devices...); err != nil {
+		return err
+	}
+	return h.root.build()
+}
+
+// mountView returns the device. Without O_CLOEXEC the command would inherit it and could answer its own requests.
+func (h *holder) mountView(i int, v View) (*os.File, error) {
+	if err := unix.Mkdirat(h.root.work, viewPath(i), 0o700); err != nil {
+		return nil, fmt.Errorf("make mount point of view %s: %w", v.Name, err)
+	}
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: "/dev/fuse", Err: err}
+	}
+	options := fmt.Sprintf("fd=%d,%s", fd, v.Options)
+	if err := unix.Mount("stage", h.viewPoint(i), "fuse.stage", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("mount view %s: %w", v.Name, err)
+	}
+	return os.NewFile(uintptr(fd), "/dev/fuse"), nil
+}
+
+func (h *holder) viewPoint(i int) string { return path.Join(h.root.cfg.WorkDir, viewPath(i)) }
+
+// listen passes orders on until the supervisor is gone.
+func (h *holder) listen(orders chan<- kind) {
+	defer close(orders)
+	for {
+		m, files, err := h.control.receive()
+		if err != nil {
+			return
+		}
+		closeAll(files)
+		orders <- m.Kind
+	}
+}
+
+// runContainer starts the container, tells the supervisor how to reach its first process, and waits for its end.
+// How the command ended is the shim's to say.
+func (h *holder) runContainer() error {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/mnt", &st); err != nil {
+		return fmt.Errorf("identify mount namespace: %w", err)
+	}
+	h.root.facts.MountNamespace = st.Ino
+	facts, err := json.Marshal(h.root.facts)
+	if err != nil {
+		return fmt.Errorf("encode facts for the shim: %w", err)
+	}
+	process, err := h.startContainer(string(facts))
+	if err != nil {
+		return err
+	}
+	closeAll(h.shimFiles) // from here the supervisor sees the shim's end by itself
+	if err := h.announce(process); err != nil {
+		_ = process.Signal(unix.SIGKILL)
+		_, _ = process.Wait()
+		return err
+	}
+	_, _ = process.Wait()
+	return nil
+}
+
+func (h *holder) announce(process *libcontainer.Process) error {
+	pid, err := process.Pid()
+	if err != nil {
+		return fmt.Errorf("find the jail's first process: %w", err)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("open the jail's first process: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	defer f.Close()
+	return h.control.send(message{Kind: kindStarted}, f)
+}
+
+// watch stays until the container is gone. When the supervisor dies the jail ends by itself: the shim and every
+// stage of libcontainer wait on sockets whose other ends are the supervisor's or this process's. What is left to
+// do is to free those who wait for an answer of the supervisor's.
+func (h *holder) watch(ended <-chan error, orders <-chan kind, died <-chan os.Signal) error {
+	var deadline <-chan time.Time
+	for {
+		select {
+		case err := <-ended:
+			return errors.Join(err, h.finish())
+		case k, ok := <-orders:
+			h.abortViews()
+			if !ok {
+				orders = nil
+			}
+			if !ok || k != kindAbort {
+				deadline = time.After(takeDownTime)
+			}
+		case <-died:
+			h.abortViews()
+			deadline = time.After(takeDownTime)
+		case <-deadline:
+			return errors.New("container does not end")
+		}
+	}
+}
+
+// abortViews answers every waiting request of the views with an error. Processes that wait for a server that is
+// stuck or gone can be killed only then.
+func (h *holder) abortViews() {
+	for i := range h.root.cfg.Views {
+		// By path and without looking: everything else on a dead mount waits. MNT_FORCE aborts the
+		// connection whatever other mounts of it exist.
+		_ = unix.Unmount(h.viewPoint(i), unix.MNT_FORCE|unix.MNT_DETACH)
+	}
+}
+
+// finish releases what is left when the last process has ended. All data was written when its process ended.
+func (h *holder) finish() error {
+	h.abortViews() // ends the server's loop
+	if h.container == nil {
+		return nil
+	}
+	if err := h.container.Destroy(); err != nil {
+		return fmt.Errorf("destroy container: %w", err)
+	}
+	if err := h.control.send(message{Kind: kindGone}); err != nil && !errors.Is(err, syscall.EPIPE) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,24 @@
+package jail
+
+import (
+	"os"
+
+	"github.com/opencontainers/runc/libcontainer"
+	_ "github.com/opencontainers/runc/libcontainer/nsenter" // enters the container's namespaces before Go starts
+
+	"stage/jail/enter"
+)
+
+// Main runs the part a re-executed process has in a jail, and then does not return. In an ordinary start it
+// returns false. A program that uses this package calls it before anything else.
+func Main() (handled bool) {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == "init" && os.Getenv("_LIBCONTAINER_INITPIPE") != "":
+		libcontainer.Init()
+	case enter.Current() == enter.Holder:
+		os.Exit(runHolder())
+	case enter.Current() == enter.Shim:
+		os.Exit(runShim())
+	}
+	return false
+}

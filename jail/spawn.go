@@ -1,0 +1,248 @@
+package jail
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"stage/jail/enter"
+)
+
+// check refuses what cannot work, before anything is started.
+func (c *Config) check() error {
+	if c.Exe == "" {
+		c.Exe = "/proc/self/exe"
+	}
+	if len(c.Argv) == 0 {
+		return errors.New("prepare jail: no command")
+	}
+	for _, s := range slices.Concat(c.Argv, c.Env, []string{c.Cwd, c.WorkDir}) {
+		if strings.Contains(s, "\x00") {
+			return fmt.Errorf("prepare jail: %q contains a zero byte", s)
+		}
+	}
+	if int(c.UID) != os.Geteuid() || (c.Mode == Root) != (c.UID == 0) {
+		return fmt.Errorf("prepare jail: uid %d does not fit the mode and the caller's uid %d", c.UID, os.Geteuid())
+	}
+	if len(c.Listeners) > 0 && c.Net != NetMediated {
+		return errors.New("prepare jail: listeners need a mediated network")
+	}
+	if c.TTY && (c.Stdin == nil || c.Stdout == nil) {
+		return errors.New("prepare jail: a terminal needs standard input and output")
+	}
+	if !utf8.ValidString(c.WorkDir) {
+		return fmt.Errorf("prepare jail: work directory %q is not UTF-8", c.WorkDir)
+	}
+	return c.checkPaths()
+}
+
+func (c *Config) checkPaths() error {
+	paths := []string{c.WorkDir, c.Cwd}
+	for _, m := range c.Mounts {
+		paths = append(paths, m.Dest)
+		if m.Kind == Bind {
+			paths = append(paths, m.Source)
+		}
+		if m.Kind == Mask && belowView(c.Views, m.Dest) {
+			return fmt.Errorf("prepare jail: mask at %q lies in a view, which hides by rules", m.Dest)
+		}
+		if m.Dest == "/" {
+			return errors.New("prepare jail: the root itself cannot be mounted over")
+		}
+	}
+	for _, v := range c.Views {
+		paths = append(paths, v.Dest)
+	}
+	for _, p := range paths {
+		if !path.IsAbs(p) || path.Clean(p) != p {
+			return fmt.Errorf("prepare jail: path %q is not absolute and clean", p)
+		}
+	}
+	return nil
+}
+
+// child is a started process with one goroutine that waits for it.
+type child struct {
+	cmd    *exec.Cmd
+	done   chan struct{}
+	err    error
+	stderr bytes.Buffer // to be read after done
+}
+
+// startChild starts cmd on a thread that stays until the process ends: the parent death signal follows the thread.
+func startChild(cmd *exec.Cmd) (*child, error) {
+	c := &child{cmd: cmd, done: make(chan struct{})}
+	cmd.Stderr = &c.stderr
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread goes with the goroutine
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			c.err = cmd.Wait()
+			close(c.done)
+		}
+	}()
+	return c, <-started
+}
+
+// spawn starts the holder with everything it will need.
+func (j *Jail) spawn() (err error) {
+	host, err := j.hostFacts()
+	if err != nil {
+		return fmt.Errorf("prepare jail: %w", err)
+	}
+	o := order{Config: j.cfg.wire(), Host: host}
+	if j.cfg.TTY {
+		o.Size = sizeOf(j.cfg.Stdin)
+		o.KeepStderr = j.cfg.Stderr != nil && !term.IsTerminal(int(j.cfg.Stderr.Fd()))
+	}
+	orderFile, err := o.file()
+	if err != nil {
+		return fmt.Errorf("prepare jail: %w", err)
+	}
+	defer orderFile.Close()
+	var holderEnd, shimEnd *os.File
+	if j.control, holderEnd, err = socketPair(); err != nil {
+		return fmt.Errorf("prepare jail: %w", err)
+	}
+	defer holderEnd.Close()
+	if j.shim, shimEnd, err = socketPair(); err != nil {
+		return fmt.Errorf("prepare jail: %w", err)
+	}
+	defer shimEnd.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("prepare jail: %w", err)
+	}
+	defer null.Close()
+	role := enter.Role{Name: enter.Holder, Rootless: j.cfg.Mode == Rootless, UID: j.cfg.UID, GID: j.cfg.GID}
+	cmd := &exec.Cmd{
+		Path:        j.cfg.Exe,
+		Args:        []string{"stage-holder"},
+		Env:         []string{role.Environ()},
+		Dir:         "/",
+		ExtraFiles:  []*os.File{holderEnd, orderFile, shimEnd, orNull(j.cfg.Stdin, null), orNull(j.cfg.Stdout, null), orNull(j.cfg.Stderr, null)},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true}, // ^C of the caller's terminal must not reach it
+	}
+	holder, err := startChild(cmd)
+	if err != nil {
+		return fmt.Errorf("start holder: %w", err)
+	}
+	j.holder = holder
+	return nil
+}
+
+func orNull(f, null *os.File) *os.File {
+	if f == nil {
+		return null
+	}
+	return f
+}
+
+// expect receives one message, or tells why none can come.
+func (j *Jail) expect(ctx context.Context, from *packetConn, k kind) (message, []*os.File, error) {
+	stop := context.AfterFunc(ctx, func() { _ = from.c.SetReadDeadline(time.Unix(1, 0)) })
+	m, files, err := from.expect(k)
+	if !stop() {
+		closeAll(files)
+		return message{}, nil, ctx.Err()
+	}
+	if errors.Is(err, io.EOF) {
+		return message{}, nil, j.whyGone(from)
+	}
+	return m, files, err
+}
+
+// whyGone explains the end of a control socket.
+func (j *Jail) whyGone(from *packetConn) error {
+	if from == j.shim {
+		return errors.New("the jail's first process ended")
+	}
+	select {
+	case <-j.holder.done:
+		return fmt.Errorf("holder ended: %v: %s", j.holder.err, bytes.TrimSpace(j.holder.stderr.Bytes()))
+	case <-time.After(takeDownTime):
+		return errors.New("holder closed its control socket")
+	}
+}
+
+// awaitGone waits until the holder has seen the last process of the jail end. If it does not, a process waits for
+// an answer from a view; aborting the views frees it.
+func (j *Jail) awaitGone() error {
+	if j.holder == nil {
+		return nil
+	}
+	for _, step := range []func(){
+		func() { _ = j.control.send(message{Kind: kindAbort}) },
+		func() { _ = j.control.c.Close() },
+		func() { _ = j.holder.cmd.Process.Kill() },
+	} {
+		select {
+		case <-j.holder.done:
+			return nil
+		case <-time.After(time.Second):
+			step()
+		}
+	}
+	select {
+	case <-j.holder.done:
+		return errors.New("end jail: the holder had to be killed")
+	case <-time.After(takeDownTime):
+		return errors.New("end jail: the holder does not end")
+	}
+}
+
+func (j *Jail) close() error {
+	var errs []error
+	errs = append(errs, j.Kill())
+	if j.pidfd == nil && j.control != nil {
+		j.control.c.Close() // nothing runs yet: this is the holder's order to end
+	}
+	errs = append(errs, j.awaitGone())
+	if j.terminal != nil {
+		errs = append(errs, j.terminal.finish())
+	}
+	for _, l := range j.listeners {
+		l.Close()
+	}
+	if j.abstract != nil {
+		j.abstract.Close()
+	}
+	for _, d := range j.devices {
+		if d != nil {
+			d.Close()
+		}
+	}
+	for _, c := range []*packetConn{j.control, j.shim} {
+		if c != nil {
+			c.c.Close()
+		}
+	}
+	if j.pidfd != nil {
+		j.pidfd.Close()
+	}
+	return errors.Join(errs...)
+}
+
+func sizeOf(tty *os.File) windowSize {
+	ws, err := unix.IoctlGetWinsize(int(tty.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return windowSize{Rows: 24, Cols: 80}
+	}
+	return windowSize{Rows: ws.Row, Cols: ws.Col}
+}

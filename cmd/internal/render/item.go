@@ -21,6 +21,7 @@ type item struct {
 	path   tree.Path
 	base   tree.Node // the state at from, for a rename
 	now    tree.Node
+	guess  bool   // base is not known: it went with the directory it stood in
 	entry  *Entry // the change it is, or is part of
 }
 
@@ -121,10 +122,10 @@ func (l *layout) rename(it *item, from tree.Path) {
 	if it.base.Kind != tree.Absent || l.gone[from] {
 		return
 	}
-	base := it.now // what is below a directory that went as a whole has no entry; expand looks at it
+	base, guess := it.now, true // what is below a directory that went as a whole has no entry
 	base.Digest = ""
 	if old, ok := l.entries[from]; ok {
-		base = old.Base
+		base, guess = old.Base, false
 		if old.New.Kind != tree.Absent || base.Kind != it.now.Kind {
 			return
 		}
@@ -132,8 +133,8 @@ func (l *layout) rename(it *item, from tree.Path) {
 		return
 	}
 	l.gone[from] = true
-	it.letter, it.from, it.base = 'R', from, base
-	if base.SameContent(it.now) == tree.Same {
+	it.letter, it.from, it.base, it.guess = 'R', from, base, guess
+	if !guess && base.SameContent(it.now) == tree.Same {
 		it.score = 100
 	}
 }
@@ -179,8 +180,25 @@ func (l *layout) expand(ctx context.Context) error {
 			}
 		}
 	}
+	for i := range l.items {
+		if it := &l.items[i]; it.guess && it.now.Kind != tree.Dir {
+			l.settle(it, tree.Node{}) // what was there is no longer in the workspace
+		}
+	}
 	l.items = slices.DeleteFunc(l.items, func(it item) bool { return it.letter == 'D' && l.gone[it.path] })
 	return nil
+}
+
+// settle gives a rename whose base was a guess its base. What is of another kind now was no rename.
+func (l *layout) settle(it *item, base tree.Node) {
+	it.base, it.guess = base, false
+	switch {
+	case base.Kind == it.now.Kind && base.SameContent(it.now) == tree.Same:
+		it.score = 100
+	case base.Kind != it.now.Kind:
+		delete(l.gone, it.from)
+		it.letter, it.from, it.base = 'A', tree.Path{}, tree.Node{}
+	}
 }
 
 func (l *layout) expandMoved(e *Entry, own map[tree.Path]int) error {
@@ -200,8 +218,8 @@ func (l *layout) expandMoved(e *Entry, own map[tree.Path]int) error {
 
 func (l *layout) expandRemoved(e *Entry, sources map[tree.Path]int) error {
 	return l.r.Walker.WalkRemoved(e.Change, func(p tree.Path, n tree.Node) error {
-		if i, ok := sources[p]; ok && l.entries[p] == nil {
-			l.items[i].base = n
+		if i, ok := sources[p]; ok && l.items[i].guess {
+			l.settle(&l.items[i], n)
 		}
 		if l.gone[p] || l.entries[p] != nil {
 			return nil
@@ -254,7 +272,7 @@ func (l *layout) dropDirs(whole bool) {
 		case it.letter == 'A':
 			return full[it.path] && len(it.entry.Flags) == 0
 		case it.letter == 'R':
-			return full[it.path] && it.base.SameMeta(it.now)
+			return full[it.path] && it.base.SameMeta(it.now) && !it.guess
 		case it.letter == 'D':
 			return removed[it.path.Parent()]
 		}

@@ -43,6 +43,9 @@ func notes(it *item) []string {
 // was there before and is there now, and what is special about a new one.
 func metadata(it *item) []string {
 	a, b := it.base, it.now
+	if it.guess && b.Kind == tree.Dir {
+		return []string{fmt.Sprintf("mode, owner or attributes changed, now %04o %d:%d", uint32(b.Mode), b.UID, b.GID)}
+	}
 	if a.Kind == tree.Absent || b.Kind == tree.Absent {
 		return special(b)
 	}

@@ -24,9 +24,7 @@ const (
 func (l *layout) similar(ctx context.Context) error {
 	for i := range l.items {
 		if it := &l.items[i]; it.letter == 'R' && it.score == 0 {
-			if err := l.score(it); err != nil {
-				return err
-			}
+			l.score(it)
 		}
 	}
 	m := &matcher{l: l}
@@ -48,26 +46,26 @@ func (l *layout) similar(ctx context.Context) error {
 	return nil
 }
 
-// score computes the similarity of a recorded rename whose sides are not known to be the same.
-func (l *layout) score(it *item) error {
+// score computes the similarity of a recorded rename whose sides are not known to be the same. It
+// stays 0 for what is too large to compare or can no longer be read.
+func (l *layout) score(it *item) {
 	if it.now.Kind != tree.File {
 		it.score = 100
-		return nil
+		return
 	}
-	a, okA, err := l.r.before(it).read(maxText)
-	if err != nil {
-		return err
+	a, whole, err := l.r.before(it).read(maxText)
+	if err != nil || !whole {
+		return
 	}
-	b, okB, err := l.r.after(it).read(maxText)
-	if err != nil || !okA || !okB {
-		return err
+	b, whole, err := l.r.after(it).read(maxText)
+	if err != nil || !whole {
+		return
 	}
 	if bytes.Equal(a, b) {
 		it.score = 100
-		return nil
+		return
 	}
 	it.score = similarity(spansOf(a), spansOf(b), len(a), len(b)) * 100 / maxScore
-	return nil
 }
 
 // candidate is one half of a possible rename.

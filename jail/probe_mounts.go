@@ -171,7 +171,7 @@ func isDirectoryAt(name string) bool {
 // mountShares proves that the writable parts of the host are the ones asked for, no more and no fewer.
 func (w *world) mountShares() *probe {
 	p := w.probe("mount.shares")
-	private := []string{"/proc", "/tmp", "/run", "/dev", MarkerDir}
+	private := []string{"/tmp", "/run", MarkerDir}
 	var want, got []string
 	for _, m := range placements(w.cfg) {
 		switch {
@@ -185,7 +185,7 @@ func (w *world) mountShares() *probe {
 		private = append(private, resolve(v.Dest))
 	}
 	for _, row := range w.rows {
-		own := slices.Contains(private, row.Point) || isBelow(row.Point, "/dev") || row.Point == "/var/run"
+		own := slices.Contains(private, row.Point) || isBelow(row.Point, "/dev") || isBelow(row.Point, "/proc") || row.Point == "/var/run"
 		top, _ := mountAt(w.rows, row.Point)
 		if row.has("ro") || own || top.has("ro") || w.inShare(row.Point, want) {
 			continue

@@ -1,0 +1,5 @@
+package jail_test
+
+const supervisorEnv = "JAIL_TEST_SUPERVISOR"
+
+func runSupervisor() {}

@@ -3,6 +3,7 @@
 #
 #   deps.sh build   compiler, libseccomp
 #   deps.sh test    the programs that tests run as well, and the Codex CLI from npm
+#   deps.sh codex   the Codex CLI alone; prints where its binary is, nothing when it cannot be had
 #
 # As root it installs what is missing with apt-get. Otherwise it prints the one command that does,
 # and ends with 1 when something to build with is missing, or with STAGE_REQUIRE=all anything.
@@ -92,6 +93,13 @@ codex() {
 	say "npm could not install it: tests with the real Codex CLI are skipped"
 }
 
+# codex_binary prints the native binary below the node_modules folder or file $1.
+codex_binary() {
+	for f in "$1" "$1"/@openai/codex-linux-*/vendor/*/bin/codex; do
+		[ ! -f "$f" ] || echo "$f"
+	done
+}
+
 cd "$(dirname "$0")/.."
 case "${1:-}" in
 build)
@@ -105,5 +113,9 @@ test)
 	fuse
 	codex
 	;;
-*) die "usage: deps.sh build|test" ;;
+codex)
+	codex
+	codex_binary "${STAGE_CODEX:-$(codex_dir)/node_modules}"
+	;;
+*) die "usage: deps.sh build|test|codex" ;;
 esac

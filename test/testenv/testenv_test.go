@@ -246,3 +246,13 @@ func TestMissingNeedSkipsOrFails(t *testing.T) {
 func TestPresentNeedPasses(t *testing.T) {
 	Need(t, Tool("sh"))
 }
+
+func TestDepsInstallTheCodexThatTestsExpect(t *testing.T) {
+	text, err := os.ReadFile("../../packaging/deps.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "\ncodex_version="+CodexVersion+"\n") {
+		t.Errorf("packaging/deps.sh installs another version than %s", CodexVersion)
+	}
+}

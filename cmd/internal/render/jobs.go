@@ -27,7 +27,7 @@ func Jobs(s *Screen, rows []JobRow) error {
 		}
 		outcome, changes := "-", "-"
 		if r.Bundle != nil {
-			outcome, changes = outcomeKind(r.Bundle.Outcome), fmt.Sprintf("%d %s", total(r.Bundle.Changes), publicationText(r.Run.Publication))
+			outcome, changes = outcomeKind(r.Bundle.Outcome), fmt.Sprintf("%d, %s", total(r.Bundle.Changes), publicationText(r.Run.Publication))
 		}
 		table = append(table, []string{string(r.Run.Job), stamp(r.Run.CreatedAt), string(r.Run.State), outcome, changes,
 			Command(bundle.Strings(r.Run.Argv))})

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"stage/fs/tree"
 )
 
 // records cuts -z output into records: letter and paths.
@@ -180,5 +182,21 @@ func TestMovedDirectoryTellsWhatChangedInIt(t *testing.T) {
 		if !strings.Contains(list, line) {
 			t.Errorf("%q is missing in the list\n%s", line, list)
 		}
+	}
+}
+
+func TestVolumeDoesNotCrowdOutRenames(t *testing.T) {
+	w := newTrees(t)
+	text := numbered(0, 40)
+	w.base(func(dir string) { put(t, dir, "before", text) })
+	must(t, os.Remove(filepath.Join(w.after, "before")))
+	put(t, w.after, "src/after", text+"more\n")
+	r := w.review()
+	for i := range maxSimilarPairs {
+		p := tree.MustParsePath(fmt.Sprintf("node_modules/%d", i))
+		r.Changes = append(r.Changes, Entry{Change: tree.Change{Path: p, New: tree.Node{Kind: tree.File, Digest: tree.DigestBytes(nil)}}})
+	}
+	if got := rendered(t, r, FormatList); !strings.Contains(got, " R  before -> src/after") {
+		t.Errorf("the rename is missing in\n%s", got)
 	}
 }

@@ -36,6 +36,9 @@ func (l *layout) similar(ctx context.Context) error {
 			m.now = append(m.now, candidate{i: i, side: l.r.after(&it)})
 		}
 	}
+	if len(m.old)*len(m.now) > maxSimilarPairs {
+		m.dropVolume()
+	}
 	if len(m.old) == 0 || len(m.now) == 0 || len(m.old)*len(m.now) > maxSimilarPairs {
 		return nil
 	}
@@ -83,6 +86,15 @@ type matcher struct {
 	l        *layout
 	old, now []candidate
 	read     int64
+}
+
+// dropVolume leaves out what the list collapses, so that a node_modules does not crowd out the rest.
+func (m *matcher) dropVolume() {
+	isVolume := func(c candidate) bool {
+		_, ok := collapse(c.side.path, m.l.r.Tracked)
+		return ok
+	}
+	m.old, m.now = slices.DeleteFunc(m.old, isVolume), slices.DeleteFunc(m.now, isVolume)
 }
 
 func (m *matcher) match(ctx context.Context) error {

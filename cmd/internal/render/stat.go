@@ -15,7 +15,7 @@ type statLine struct {
 	count lineCount
 }
 
-// Stat writes git's --stat: per file a count and a bar, then the sum.
+// Stat writes git's --stat: per file a count and a bar, then the sum. Directories have no line.
 func Stat(ctx context.Context, s *Screen, r *Review) error {
 	items, err := r.expanded(ctx)
 	if err != nil {
@@ -25,6 +25,9 @@ func Stat(ctx context.Context, s *Screen, r *Review) error {
 	for i := range items {
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if items[i].isDir() {
+			continue // a directory has no lines
 		}
 		c, err := r.count(&items[i], maxText)
 		if err != nil {

@@ -132,7 +132,6 @@ func promises(b *bundle.Bundle, d bundle.Dimension) bool {
 // them is inferred from another.
 func EndOfRun(s *Screen, b *bundle.Bundle) error {
 	p := newPrinter(s)
-	p.w.WriteString("stage: job " + string(b.Job) + "\n")
 	p.w.WriteString("stage: outcome: " + p.paint(outcomeColour(b.Outcome), OutcomeText(b.Outcome)) + "\n")
 	p.w.WriteString("stage: changes: " + ChangesText(b.Changes) + "\n")
 	p.w.WriteString("stage: controls: " + ControlsText(b) + "\n")
@@ -208,12 +207,11 @@ func (p *printer) controls(b *bundle.Bundle) {
 	label := "Controls"
 	for _, d := range bundle.Dimensions() {
 		s := b.Dimensions.At(d)
-		level := p.paint(levelColour(s.Installed), fmt.Sprintf("%-11s", s.Installed))
-		note := ""
+		text := p.paint(levelColour(s.Installed), fmt.Sprintf("%-11s", s.Installed)) + " (plan: " + string(s.Planned) + ")"
 		if !promises(b, d) {
-			level, note = fmt.Sprintf("%-11s", "-"), " (nothing required)"
+			text = "nothing required"
 		}
-		p.field(label, fmt.Sprintf("%-13s %s planned: %s%s", d, level, s.Planned, note))
+		p.field(label, fmt.Sprintf("%-13s %s", d, text))
 		label = ""
 	}
 	var tried, passed int

@@ -4,6 +4,7 @@ package apply
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"stage/fs/hostfs"
 	"stage/fs/tree"
@@ -81,52 +82,136 @@ type Result struct {
 
 // Apply publishes the selected changes. The Result is never nil; with a *ConflictError, *GatedError
 // or *NoMatchError nothing was written.
-func Apply(ctx context.Context, o Options) (*Result, error) { return &Result{}, errors.ErrUnsupported }
-
-// RecoverResult is what Recover did.
-type RecoverResult string
-
-// The results of Recover.
-const (
-	RecoveredNothing RecoverResult = ""            // the batch was finished or never began
-	RolledBack       RecoverResult = "rolled_back" // the target is as before the batch
-	RolledForward    RecoverResult = "finished"    // the batch is published
-)
-
-// Recover finishes or undoes what a killed apply or undo left behind in target; batch is its
-// directory. It may be called any number of times.
-func Recover(ctx context.Context, target, batch hostfs.Dir) (RecoverResult, error) {
-	return "", errors.ErrUnsupported
+func Apply(ctx context.Context, o Options) (*Result, error) {
+	r := &Result{Outcome: Nothing}
+	if o.CheckOnly {
+		_, err := o.examine(ctx, r)
+		return r, err
+	}
+	unlock, err := lock(o.Target)
+	if err != nil {
+		return r, err
+	}
+	defer unlock()
+	if err := recoverAll(ctx, o.Target, o.Pending, o.Point, r); err != nil {
+		return r, err
+	}
+	p, err := o.examine(ctx, r)
+	if err != nil || len(p.todo) == 0 {
+		return r, err
+	}
+	return r, o.publish(ctx, p, r)
 }
 
-// UndoOptions is what Undo works on.
-type UndoOptions struct {
-	Job       string
-	Target    hostfs.Dir
-	Batch     hostfs.Dir // the batch to revert
-	Pending   []hostfs.Dir
-	KeepGoing bool // leave out what changed since instead of refusing all
-	Point     func(name string)
+// lock takes the flock of the target for as long as the process lives or until unlock.
+func lock(target hostfs.Dir) (unlock func(), err error) {
+	h, err := target.OpenDir(".")
+	if err != nil {
+		return nil, err
+	}
+	if err := hostfs.Lock(h); err != nil {
+		h.Close()
+		if errors.Is(err, hostfs.ErrLocked) {
+			return nil, fmt.Errorf("%w: %w", ErrBusy, err)
+		}
+		return nil, err
+	}
+	return func() { h.Close() }, nil
 }
 
-// Undo reverts a published batch where the target is still as the batch left it.
-func Undo(ctx context.Context, o UndoOptions) (*Result, error) {
-	return &Result{}, errors.ErrUnsupported
+// recoverAll recovers the batches pending on target, under its lock.
+func recoverAll(ctx context.Context, target hostfs.Dir, pending []hostfs.Dir, point func(string), r *Result) error {
+	for _, b := range pending {
+		res, err := recoverBatch(ctx, target, b, point)
+		if err != nil {
+			return fmt.Errorf("recover an interrupted apply: %w", err)
+		}
+		r.Recovered = append(r.Recovered, res)
+	}
+	return nil
 }
 
-// State is where a batch stands.
-type State string
+// examine selects, compares and gates. What it returns may be published; in CheckOnly it is what
+// could be.
+func (o *Options) examine(ctx context.Context, r *Result) (*plan, error) {
+	all, err := o.Source.Changes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read changes: %w", err)
+	}
+	sel, err := o.choose(all)
+	if err != nil {
+		return nil, err
+	}
+	p := newPlan(o, all)
+	if err := p.judge(ctx, sel, r); err != nil {
+		return nil, err
+	}
+	if err := o.gate(ctx, p, r); err != nil {
+		return nil, err
+	}
+	if len(p.todo) > 0 {
+		r.Outcome = Published
+	}
+	return p, nil
+}
 
-// The states of a batch.
-const (
-	BatchEmpty      State = "empty"      // nothing was published, nothing is to be done
-	BatchUnfinished State = "unfinished" // needs Recover
-	BatchPublished  State = "published"
-	BatchUndone     State = "undone"
-)
+// gate refuses changes of classes that nobody allowed.
+func (o *Options) gate(ctx context.Context, p *plan, r *Result) error {
+	flags, err := Classify(ctx, p.todo, o.Source, o.Tracked)
+	if err != nil {
+		return fmt.Errorf("classify changes: %w", err)
+	}
+	gates := map[Class]bool{}
+	for _, c := range append(gatedClasses(), o.Gate...) {
+		gates[c] = !o.Allow[c] && !o.Allow[All]
+	}
+	gated := map[Class][]tree.Path{}
+	for _, c := range p.todo {
+		for _, f := range flags[c.Path] {
+			if l := gated[f.Class]; gates[f.Class] && (len(l) == 0 || l[len(l)-1] != c.Path) {
+				gated[f.Class] = append(l, c.Path)
+			}
+		}
+	}
+	if len(gated) == 0 {
+		return nil
+	}
+	r.Outcome, r.Gated = Gated, gated
+	return &GatedError{gated}
+}
 
-// Read returns where batch stands and the states it made the new base of their paths: what it
-// published, or after an undo what it restored. Nothing is written.
-func Read(batch hostfs.Reader) (State, map[tree.Path]tree.Node, error) {
-	return "", nil, errors.ErrUnsupported
+func (o *Options) publish(ctx context.Context, p *plan, r *Result) error {
+	b, links, err := p.batch()
+	if err != nil {
+		return err
+	}
+	e := newEngine(o.Target, o.Batch, nil, b, o.Point)
+	e.source, e.links = o.Source, links
+	err = e.mark("ledger", func() (err error) {
+		e.ledger, err = openLedger(o.Batch, true)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	r.Wrote = true
+	err = errors.Join(e.run(ctx), e.ledger.close())
+	return r.refused(err)
+}
+
+// refused turns a conflict met while publishing into the Result it means.
+func (r *Result) refused(err error) error {
+	c := new(conflict)
+	if !errors.As(err, &c) || errors.As(err, new(*RecoveryNeededError)) {
+		return err
+	}
+	r.Outcome = Conflicts
+	pr := PathResult{Path: c.path, Verdict: tree.Conflict, Why: c.why}
+	for i := range r.Paths {
+		if r.Paths[i].Path == c.path {
+			r.Paths[i].Verdict, r.Paths[i].Why = tree.Conflict, c.why
+			pr = r.Paths[i]
+		}
+	}
+	return errors.Join(&ConflictError{[]PathResult{pr}}, err)
 }

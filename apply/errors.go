@@ -58,3 +58,6 @@ type RecoveryNeededError struct {
 func (e *RecoveryNeededError) Error() string {
 	return fmt.Sprintf("interrupted apply cannot be recovered at %q: %s", e.Path, e.Why)
 }
+
+// quote makes a path safe to stand in a sentence.
+func quote(p tree.Path) string { return fmt.Sprintf("%q", p.String()) }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -84,7 +85,8 @@ func decode(name string, text []byte) (map[string]any, error) {
 	if perr := (toml.ParseError{}); errors.As(err, &perr) {
 		line, err = perr.Position.Line, errors.New(perr.Message)
 	}
-	return nil, &Error{name, max(line, 1), "not valid TOML: " + err.Error(), "correct it"}
+	last := bytes.Count(text, []byte("\n")) + 1
+	return nil, &Error{name, min(max(line, 1), last), "not valid TOML: " + err.Error(), "correct it"}
 }
 
 // parser turns a decoded policy into rules.

@@ -113,7 +113,8 @@ func newGlob(a anchors, r Rule) (GlobRule, error) {
 	if err := checkGlob(r.Value); err != nil {
 		return GlobRule{}, err
 	}
-	g := GlobRule{Pattern: a.absolute(r.Value), DirOnly: strings.HasSuffix(r.Value, "/"), Rule: r}
+	g := GlobRule{Pattern: a.absolute(r.Value), Rule: r}
+	g.DirOnly = g.Pattern != "/" && strings.HasSuffix(r.Value, "/")
 	for strings.HasSuffix(g.Pattern, "/**") {
 		g.Pattern = cleanGlob(strings.TrimSuffix(g.Pattern, "/**"))
 	}

@@ -154,7 +154,7 @@ func (p Presets) Choose(explicit, argv0, resolved string, writable []string) (pr
 	if explicit != "" {
 		preset, ok := p.byName[explicit]
 		if !ok {
-			return Preset{}, "", flag("--executor").errorf("choose one of "+list(p.Names()), "no preset %q", explicit)
+			return Preset{}, "", fromFlag("--executor").errorf("choose one of "+list(p.Names()), "no preset %q", explicit)
 		}
 		return preset, "", nil
 	}

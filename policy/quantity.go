@@ -26,6 +26,9 @@ func parseSize(s string) (uint64, error) {
 	if !ok {
 		return 0, fmt.Errorf("size %q: unknown unit", s)
 	}
+	if strings.Trim(digits, "0123456789.") != "" {
+		return 0, fmt.Errorf("size %q is not a positive size", s)
+	}
 	if n, err := strconv.ParseUint(digits, 10, 64); err == nil {
 		if n == 0 || n > math.MaxInt64/unit {
 			return 0, fmt.Errorf("size %q is out of range", s)

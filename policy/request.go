@@ -76,14 +76,14 @@ func (b *requestBuilder) add(d Dimension, v Verb, object, value string, from Sou
 	b.req.Rules = append(b.req.Rules, Rule{d, v, object, value, from})
 }
 
-func flag(name string) Source { return Source{Layer: FromFlag, File: name} }
+func fromFlag(name string) Source { return Source{Layer: FromFlag, File: name} }
 
 func (b *requestBuilder) fromPreset() Source { return Source{Layer: FromPreset, File: b.preset.Name} }
 
 func (b *requestBuilder) anchors(Flags, Agent) error {
 	for name, dir := range map[string]string{"--workspace": b.req.Workspace, "HOME": b.req.Home} {
 		if !isAbsolute(dir) {
-			return flag(name).errorf("give an absolute path", "%q is not absolute and clean", dir)
+			return fromFlag(name).errorf("give an absolute path", "%q is not absolute and clean", dir)
 		}
 	}
 	return nil
@@ -97,9 +97,9 @@ func isAbsolute(p string) bool {
 func (b *requestBuilder) paths(name string, d Dimension, object string, paths []string) error {
 	for _, p := range paths {
 		if !isAbsolute(p) {
-			return flag(name).errorf("give an absolute path", "%q is not absolute and clean", p)
+			return fromFlag(name).errorf("give an absolute path", "%q is not absolute and clean", p)
 		}
-		b.add(d, Allow, object, escapeGlob(p), flag(name))
+		b.add(d, Allow, object, escapeGlob(p), fromFlag(name))
 	}
 	return nil
 }
@@ -107,9 +107,9 @@ func (b *requestBuilder) paths(name string, d Dimension, object string, paths []
 func (b *requestBuilder) globs(name string, d Dimension, v Verb, object string, globs []string) error {
 	for _, g := range globs {
 		if err := checkGlob(g); err != nil {
-			return flag(name).errorf("patterns are those of doublestar, from the workspace, / or ~", "%v", err)
+			return fromFlag(name).errorf("patterns are those of doublestar, from the workspace, / or ~", "%v", err)
 		}
-		b.add(d, v, object, g, flag(name))
+		b.add(d, v, object, g, fromFlag(name))
 	}
 	return nil
 }
@@ -120,9 +120,9 @@ func (b *requestBuilder) limit(name string, d Dimension, object, text string) er
 	}
 	value, err := canonicalLimit(object, text)
 	if err != nil {
-		return flag(name).errorf("see stage run --help", "%v", err)
+		return fromFlag(name).errorf("see stage run --help", "%v", err)
 	}
-	b.add(d, Limit, object, value, flag(name))
+	b.add(d, Limit, object, value, fromFlag(name))
 	return nil
 }
 
@@ -137,7 +137,7 @@ func (b *requestBuilder) reads(f Flags, a Agent) error {
 		b.add(FileReads, Allow, "read", escapeGlob(p), b.fromPreset())
 	}
 	if f.ReadHost {
-		b.add(FileReads, Allow, "read", "/", flag("--read-host"))
+		b.add(FileReads, Allow, "read", "/", fromFlag("--read-host"))
 	}
 	return firstError(
 		b.paths("--read", FileReads, "read", f.Read),
@@ -156,7 +156,7 @@ func firstError(errs ...error) error {
 }
 
 func (b *requestBuilder) writes(f Flags, _ Agent) error {
-	b.add(FileWrites, Allow, "stage", escapeGlob(b.req.Workspace), flag("--workspace"))
+	b.add(FileWrites, Allow, "stage", escapeGlob(b.req.Workspace), fromFlag("--workspace"))
 	kinds := map[string]string{b.req.Workspace: "--workspace"}
 	for _, k := range []struct {
 		flag  string
@@ -164,7 +164,7 @@ func (b *requestBuilder) writes(f Flags, _ Agent) error {
 	}{{"--stage-root", f.StageRoot}, {"--share", f.Share}, {"--scratch", f.Scratch}} {
 		for _, p := range k.paths {
 			if other, ok := kinds[p]; ok && other != k.flag {
-				return flag(k.flag).errorf("give one of the two", "%s is already %s", p, other)
+				return fromFlag(k.flag).errorf("give one of the two", "%s is already %s", p, other)
 			}
 			kinds[p] = k.flag
 		}
@@ -186,21 +186,21 @@ func (b *requestBuilder) network(f Flags, a Agent) error {
 	}
 	switch {
 	case f.Net == "none" && len(f.AllowHost) > 0:
-		return flag("--allow-host").errorf("leave one of the two out", "--net none has no hosts")
+		return fromFlag("--allow-host").errorf("leave one of the two out", "--net none has no hosts")
 	case f.Net == "host" && len(f.AllowHost)+len(f.DenyHost) > 0:
-		return flag("--net host").errorf("use --net allow", "nothing decides on hosts in this mode")
+		return fromFlag("--net host").errorf("use --net allow", "nothing decides on hosts in this mode")
 	case f.Net == "none" || f.Net == "host":
 		return b.limit("--net", Network, "mode", f.Net)
 	case f.Net == "" && len(f.AllowHost) > 0:
-		b.add(Network, Limit, "mode", string(NetAllow), flag("--allow-host"))
+		b.add(Network, Limit, "mode", string(NetAllow), fromFlag("--allow-host"))
 	case f.Net == "" && len(hosts) > 0:
 		b.add(Network, Limit, "mode", string(NetAllow), b.fromPreset())
 	}
 	return firstError(
 		b.limit("--net", Network, "mode", f.Net),
 		b.hosts(b.fromPreset(), Allow, hosts, []uint16{443}),
-		b.hosts(flag("--allow-host"), Allow, f.AllowHost, []uint16{443}),
-		b.hosts(flag("--deny-host"), Deny, f.DenyHost, nil),
+		b.hosts(fromFlag("--allow-host"), Allow, f.AllowHost, []uint16{443}),
+		b.hosts(fromFlag("--deny-host"), Deny, f.DenyHost, nil),
 	)
 }
 
@@ -221,14 +221,14 @@ func (b *requestBuilder) hosts(from Source, v Verb, texts []string, ports []uint
 func (b *requestBuilder) subprocesses(f Flags, a Agent) error {
 	for _, what := range f.Allow {
 		if what != "userns" {
-			return flag("--allow").errorf("write --allow userns", "%q cannot be allowed", what)
+			return fromFlag("--allow").errorf("write --allow userns", "%q cannot be allowed", what)
 		}
-		b.add(Subprocesses, Limit, "userns", "true", flag("--allow userns"))
+		b.add(Subprocesses, Limit, "userns", "true", fromFlag("--allow userns"))
 	}
 	if a.OwnSandbox && len(f.Allow) == 0 {
-		b.add(Subprocesses, Limit, "userns", "true", flag("--keep-agent-sandbox"))
+		b.add(Subprocesses, Limit, "userns", "true", fromFlag("--keep-agent-sandbox"))
 	}
-	pids, from := f.Pids, flag("--pids")
+	pids, from := f.Pids, fromFlag("--pids")
 	if pids == 0 {
 		pids, from = b.preset.Pids, b.fromPreset()
 	}
@@ -248,12 +248,12 @@ func (b *requestBuilder) credentials(f Flags, a Agent) error {
 	for _, e := range f.Env {
 		name, value, set := strings.Cut(e, "=")
 		if err := checkEnvName(name); err != nil || strings.ContainsRune(value, 0) {
-			return flag("--env").errorf("write NAME or NAME=VALUE", "%q is not a variable", name)
+			return fromFlag("--env").errorf("write NAME or NAME=VALUE", "%q is not a variable", name)
 		}
 		if set {
 			b.req.SetEnv[name] = value
 		}
-		b.add(Credentials, Allow, "env", name, flag("--env"))
+		b.add(Credentials, Allow, "env", name, fromFlag("--env"))
 	}
 	return nil
 }
@@ -271,7 +271,7 @@ func (b *requestBuilder) resources(f Flags, _ Agent) error {
 func (b *requestBuilder) degraded(f Flags, _ Agent) error {
 	for _, id := range f.AllowDegraded {
 		if !isControl(id) {
-			return flag("--allow-degraded").errorf("run stage doctor for the names", "%q is no control", id)
+			return fromFlag("--allow-degraded").errorf("run stage doctor for the names", "%q is no control", id)
 		}
 	}
 	return nil

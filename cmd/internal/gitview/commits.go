@@ -78,7 +78,7 @@ func (s *summarizer) commit(id string) (Commit, []string, error) {
 }
 
 func (s *summarizer) inflate(p tree.Path) (string, error) {
-	data, err := s.read(p, s.contents.OpenNew, maxCommit)
+	data, err := readContent(p, s.contents.OpenNew, maxCommit)
 	if err != nil {
 		return "", err
 	}

@@ -10,6 +10,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"stage/fs/tree"
 )
 
 // Errors of reading an index.
@@ -291,4 +293,34 @@ func SameEntries(a, b io.Reader) (bool, error) {
 		return false, err
 	}
 	return slices.Equal(x.Entries, y.Entries) && bytes.Equal(x.resolve, y.resolve), nil
+}
+
+// StatOnly reports whether c is a change of a git index (.git/index, or one of a linked worktree or
+// a submodule below .git) in stat data alone, which is no change. What cannot be read, or is no longer
+// what the Job started from, counts as changed.
+func StatOnly(c tree.Change, contents Contents) (bool, error) {
+	names := c.Path.Names()
+	if len(names) < 2 || names[0] != ".git" || c.Path.Base() != "index" || c.Base.Kind != tree.File || !c.Base.SameMeta(c.New) {
+		return false, nil
+	}
+	before, err := readContent(c.Path, contents.OpenBase, maxIndex)
+	if err != nil || c.Base.Digest != "" && c.Base.Digest != tree.DigestBytes(before) || int64(len(before)) != c.Base.Size {
+		return false, unlessAbsent(err)
+	}
+	after, err := readContent(c.Path, contents.OpenNew, maxIndex)
+	if err != nil {
+		return false, err
+	}
+	same, err := SameEntries(bytes.NewReader(before), bytes.NewReader(after))
+	if errors.Is(err, ErrIndex) || errors.Is(err, ErrIndexForm) {
+		return false, nil
+	}
+	return same, err
+}
+
+func unlessAbsent(err error) error {
+	if absent(err) {
+		return nil
+	}
+	return err
 }

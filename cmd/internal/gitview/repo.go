@@ -69,9 +69,12 @@ func ownedByCaller(dir string) bool {
 	if unix.Stat(dir, &st) != nil {
 		return false
 	}
-	me := uint32(os.Geteuid())
-	return me == 0 || st.Uid == me
+	return trusts(uint32(os.Geteuid()), st.Uid)
 }
+
+// trusts reports whether user me works in a work tree of owner. A .git that somebody else planted
+// in a directory above must not decide what the workspace is.
+func trusts(me, owner uint32) bool { return me == 0 || me == owner }
 
 // at looks for a git directory that belongs to the work tree dir.
 func at(dir string) (Repo, bool, error) {

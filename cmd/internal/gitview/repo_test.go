@@ -136,3 +136,14 @@ func TestRepositoryWithoutAnIndexTracksNothing(t *testing.T) {
 		t.Error("f is tracked")
 	}
 }
+
+func TestWorkTreeOfAnotherUserIsNotEntered(t *testing.T) {
+	for _, test := range []struct {
+		me, owner uint32
+		want      bool
+	}{{1000, 1000, true}, {1000, 1001, false}, {1000, 0, false}, {0, 1000, true}, {0, 0, true}} {
+		if got := trusts(test.me, test.owner); got != test.want {
+			t.Errorf("user %d in a work tree of %d: %v, want %v", test.me, test.owner, got, test.want)
+		}
+	}
+}

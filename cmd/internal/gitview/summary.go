@@ -163,7 +163,7 @@ func (s *summarizer) line(n tree.Node, p tree.Path, open func(tree.Path) (hostfs
 	default:
 		return "", nil
 	}
-	data, err := s.read(p, open, smallFile)
+	data, err := readContent(p, open, smallFile)
 	if absent(err) || errors.Is(err, errTooLarge) {
 		return "", nil
 	}
@@ -171,7 +171,7 @@ func (s *summarizer) line(n tree.Node, p tree.Path, open func(tree.Path) (hostfs
 	return text, err
 }
 
-func (s *summarizer) read(p tree.Path, open func(tree.Path) (hostfs.File, error), limit int64) ([]byte, error) {
+func readContent(p tree.Path, open func(tree.Path) (hostfs.File, error), limit int64) ([]byte, error) {
 	f, err := open(p)
 	if err != nil {
 		return nil, fmt.Errorf("read %q: %w", p, err)
@@ -214,7 +214,7 @@ func (s *summarizer) readIndex(n tree.Node, p tree.Path, open func(tree.Path) (h
 	if n.Kind != tree.File {
 		return &Index{}, nil
 	}
-	data, err := s.read(p, open, maxIndex)
+	data, err := readContent(p, open, maxIndex)
 	if err != nil {
 		return nil, err
 	}
@@ -308,7 +308,7 @@ func absent(err error) bool {
 
 // packedRefs reads "<object> <reference>" lines; comments and peeled tags are passed over.
 func (s *summarizer) packedRefs(p tree.Path, open func(tree.Path) (hostfs.File, error)) (map[string]string, error) {
-	data, err := s.read(p, open, maxPacked)
+	data, err := readContent(p, open, maxPacked)
 	if absent(err) {
 		return nil, nil
 	}

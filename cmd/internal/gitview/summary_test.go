@@ -204,6 +204,50 @@ func TestRefreshedIndexIsNoChange(t *testing.T) {
 	}
 }
 
+func TestStatOnlyIsAboutIndexesAlone(t *testing.T) {
+	before := repo(t)
+	write(t, before, "f", "one\n")
+	git(t, before, "add", ".")
+	after := filepath.Join(tempDir(t), "after")
+	if out, err := exec.CommandContext(t.Context(), "cp", "-a", before, after).CombinedOutput(); err != nil {
+		t.Fatalf("cp: %v\n%s", err, out)
+	}
+	trees := twoTrees{before, after}
+	want := func(wanted bool, spoil func(*tree.Change)) {
+		t.Helper()
+		for _, c := range changesBetween(t, before, after) {
+			if c.Path.String() != ".git/index" {
+				continue
+			}
+			spoil(&c)
+			if got, err := StatOnly(c, trees); err != nil || got != wanted {
+				t.Errorf("StatOnly: %v, %v; want %v", got, err, wanted)
+			}
+			return
+		}
+		t.Error("the index did not change")
+	}
+	if err := os.Chtimes(filepath.Join(after, "f"), fixedTime, fixedTime); err != nil {
+		t.Fatal(err)
+	}
+	git(t, after, "update-index", "-q", "--refresh")
+	want(true, func(*tree.Change) {})
+	want(false, func(c *tree.Change) { c.New.Mode = 0o666 })
+	want(false, func(c *tree.Change) { c.Path = mustPath(t, "index") })
+	want(false, func(c *tree.Change) { c.Base.Digest = tree.DigestBytes(nil) })
+	write(t, after, "g", "new\n")
+	git(t, after, "add", "g")
+	want(false, func(*tree.Change) {})
+	write(t, after, ".git/index", "no index")
+	want(false, func(*tree.Change) {})
+	if err := os.Remove(filepath.Join(before, ".git/index")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := StatOnly(tree.Change{Path: mustPath(t, ".git/index"), Base: tree.Node{Kind: tree.File}, New: tree.Node{Kind: tree.File}}, trees); got || err != nil {
+		t.Errorf("StatOnly without the base: %v, %v; want false", got, err)
+	}
+}
+
 func TestRemovedDirectoryOfReferencesIsRead(t *testing.T) {
 	before := repo(t)
 	write(t, before, "f", "one\n")

@@ -19,7 +19,7 @@ type graph struct {
 // choose returns which of all are selected: those that match, and what they need. What is excluded
 // takes along what needs it.
 func (o *Options) choose(all []tree.Change) ([]bool, error) {
-	g := newGraph(all)
+	g := newGraph(all, o.Source)
 	sel, err := o.matching(g)
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (g *graph) neededBy() [][]int {
 	return by
 }
 
-func newGraph(all []tree.Change) *graph {
+func newGraph(all []tree.Change, src Source) *graph {
 	g := &graph{all: all, index: map[tree.Path]int{}, needs: make([][]int, len(all))}
 	for i, c := range all {
 		g.index[c.Path] = i
@@ -143,7 +143,10 @@ func newGraph(all []tree.Change) *graph {
 			groups[c.LinkGroup] = append(groups[c.LinkGroup], i)
 		}
 	}
-	for _, members := range groups {
+	for n, members := range groups {
+		if a, ok := src.LinkAnchor(n); ok {
+			g.addAnchor(members[0], a)
+		}
 		for k := range members {
 			g.both(members[0], members[k])
 		}
@@ -192,6 +195,16 @@ func (g *graph) addRename(i int, c tree.Change) {
 		}
 		if p.IsRoot() {
 			return
+		}
+	}
+}
+
+// addAnchor: what is to be linked to an unchanged file needs the move that brings it along.
+func (g *graph) addAnchor(i int, a tree.Path) {
+	for !a.IsRoot() {
+		a = a.Parent()
+		if j, ok := g.index[a]; ok && g.all[j].Moved {
+			g.need(i, j)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func (p *plan) judge(ctx context.Context, sel []bool, r *Result) error {
 		return &ConflictError{conflicts}
 	}
 	if len(conflicts) > 0 {
-		g := newGraph(p.all)
+		g := newGraph(p.all, p.o.Source)
 		g.close(bad, g.neededBy())
 	}
 	for i, c := range p.all {
@@ -97,7 +97,10 @@ func (p *plan) judgeAnchor(ctx context.Context, c tree.Change, f *judge.Finding)
 	if !ok {
 		return nil
 	}
-	at := p.before(a)
+	at := a
+	if m, ok := p.court.MovedAbove(a); ok {
+		at = a.Rebase(m.Path, *m.RenameFrom)
+	}
 	n, err := nodeAt(p.o.Target, at)
 	if err != nil {
 		return err

@@ -50,18 +50,25 @@ func (r *Reader) walkMovedName(v viewDir, name string, src tree.Path, changed ma
 	if err != nil || !ok {
 		return err
 	}
+	to, err := v.path.Child(name)
+	if err != nil {
+		return err
+	}
+	if e.node.Kind != tree.Dir {
+		if changed[to] {
+			return nil
+		}
+		return f(src, to, e.node)
+	}
+	if e.lower == nil || *e.lower != src {
+		return nil
+	}
 	c, done, err := r.child(v, name, e)
 	if err != nil {
 		return err
 	}
 	defer done()
-	switch {
-	case e.node.Kind != tree.Dir && !changed[c.path]:
-		return f(src, c.path, e.node)
-	case e.node.Kind == tree.Dir && e.lower != nil && *e.lower == src:
-		return r.walkMoved(c, src, changed, f)
-	}
-	return nil
+	return r.walkMoved(c, src, changed, f)
 }
 
 // viewDirAt opens directory p of the view.

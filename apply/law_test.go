@@ -1,0 +1,190 @@
+package apply_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"stage/apply"
+	"stage/fs/staged"
+	"stage/fs/staged/stagedtest"
+	"stage/fs/tree"
+	"stage/test/testenv"
+)
+
+var _ apply.Source = (*staged.Reader)(nil)
+
+// world is a workspace, a copy of it, and a Job over it.
+type world struct {
+	t     *testing.T
+	dir   string
+	work  stagedtest.Plain // the workspace
+	twin  stagedtest.Plain // what the same operations make of a plain copy
+	job   *stagedtest.Job
+	batch int
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, dir: t.TempDir()}
+	for _, d := range []string{"work", "twin", "store"} {
+		if err := os.Mkdir(filepath.Join(w.dir, d), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.work = stagedtest.Plain{T: t, Dir: filepath.Join(w.dir, "work")}
+	w.twin = stagedtest.Plain{T: t, Dir: filepath.Join(w.dir, "twin")}
+	stagedtest.Sample(w.work)
+	stagedtest.Sample(w.twin)
+	w.job = stagedtest.NewJob(t, w.work.Dir, filepath.Join(w.dir, "store"))
+	return w
+}
+
+// newBatch makes the directory of the next batch.
+func (w *world) newBatch() string {
+	w.t.Helper()
+	w.batch++
+	dir := filepath.Join(w.dir, "store", "apply", fmt.Sprint(w.batch))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+	return dir
+}
+
+func (w *world) options(batch string, rebased map[tree.Path]tree.Node) apply.Options {
+	w.t.Helper()
+	return apply.Options{
+		Job: "job", Source: w.job.Reader(rebased), Target: stagedtest.OpenRoot(w.t, w.work.Dir),
+		Batch: stagedtest.OpenRoot(w.t, batch), Allow: map[apply.Class]bool{apply.All: true},
+	}
+}
+
+func (w *world) snapshot() testenv.Tree { return testenv.Snapshot(w.t, w.work.Dir) }
+
+// published returns the new bases of a batch.
+func (w *world) published(batch string) (apply.State, map[tree.Path]tree.Node) {
+	w.t.Helper()
+	s, m, err := apply.Read(stagedtest.OpenRoot(w.t, batch))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s, m
+}
+
+func seeds(t *testing.T) []uint64 {
+	if s := os.Getenv("STAGE_SEED"); s != "" {
+		var n uint64
+		if _, err := fmt.Sscan(s, &n); err != nil {
+			t.Fatal(err)
+		}
+		return []uint64{n}
+	}
+	base := uint64(time.Now().UnixNano())
+	var out []uint64
+	for i := range 60 {
+		out = append(out, base+uint64(i))
+	}
+	return out
+}
+
+// TestApplyEqualsRunningDirectly: run + apply everything = the same operations on the directory.
+func TestApplyEqualsRunningDirectly(t *testing.T) {
+	for _, seed := range seeds(t) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(t)
+			rnd := rand.New(rand.NewPCG(seed, 1))
+			before := w.snapshot()
+			ops := stagedtest.Random(rnd, 1+rnd.IntN(30), w.twin, w.job)
+			w.job.Seal()
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("STAGE_SEED=%d\n%s", seed, strings.Join(ops, "\n"))
+				}
+			})
+			if d := testenv.Untouched(before, w.snapshot()); d != "" {
+				t.Fatalf("the run changed the workspace:\n%s", d)
+			}
+			batch := w.newBatch()
+			res, err := apply.Apply(t.Context(), w.options(batch, nil))
+			if err != nil {
+				t.Fatalf("apply: %v", err)
+			}
+			after := w.snapshot()
+			if d := testenv.Diff(testenv.Snapshot(t, w.twin.Dir), after, testenv.Mtime, testenv.Holes); d != "" {
+				t.Fatalf("apply differs from running directly:\n%s", d)
+			}
+			if res.Outcome == apply.Nothing {
+				return
+			}
+			w.applyAgain(batch, after)
+			w.undo(batch, before)
+			w.redo(batch, after)
+		})
+	}
+}
+
+// applyAgain: apply twice = once.
+func (w *world) applyAgain(batch string, after testenv.Tree) {
+	w.t.Helper()
+	_, rebased := w.published(batch)
+	for _, m := range []map[tree.Path]tree.Node{rebased} {
+		r := w.job.Reader(m)
+		left, err := r.Changes(w.t.Context())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		if len(left) > 0 {
+			w.t.Fatalf("after apply of everything changes are left: %v", describe(left))
+		}
+	}
+	if d := testenv.Untouched(after, w.snapshot()); d != "" {
+		w.t.Fatalf("reading changed the workspace:\n%s", d)
+	}
+}
+
+// undo: apply + undo = the original.
+func (w *world) undo(batch string, before testenv.Tree) {
+	w.t.Helper()
+	res, err := apply.Undo(w.t.Context(), apply.UndoOptions{Job: "job", Target: stagedtest.OpenRoot(w.t, w.work.Dir), Batch: stagedtest.OpenRoot(w.t, batch)})
+	if err != nil {
+		w.t.Fatalf("undo: %v", err)
+	}
+	if res.Outcome != apply.Published {
+		w.t.Fatalf("undo: %v", res.Outcome)
+	}
+	if d := testenv.Diff(before, w.snapshot()); d != "" {
+		w.t.Fatalf("apply + undo differs from the original:\n%s", d)
+	}
+}
+
+// redo: what was undone can be applied again.
+func (w *world) redo(batch string, after testenv.Tree) {
+	w.t.Helper()
+	state, rebased := w.published(batch)
+	if state != apply.BatchUndone {
+		w.t.Fatalf("state after undo: %v", state)
+	}
+	again := w.newBatch()
+	if _, err := apply.Apply(w.t.Context(), w.options(again, rebased)); err != nil {
+		w.t.Fatalf("apply after undo: %v", err)
+	}
+	if d := testenv.Diff(after, w.snapshot(), testenv.Mtime); d != "" {
+		w.t.Fatalf("apply after undo differs from the first:\n%s", d)
+	}
+}
+
+func describe(list []tree.Change) string {
+	var b strings.Builder
+	for _, c := range list {
+		fmt.Fprintf(&b, "\n  %q %v → %v", c.Path, c.Base.Kind, c.New.Kind)
+		if c.RenameFrom != nil {
+			fmt.Fprintf(&b, " from %q", c.RenameFrom)
+		}
+		fmt.Fprintf(&b, " moved=%v subtree=%v unknown=%v group=%d times=%v", c.Moved, c.Subtree, c.UnknownBase, c.LinkGroup, c.TimesSet)
+	}
+	return b.String()
+}

@@ -10,8 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/opencontainers/cgroups"
-	_ "github.com/opencontainers/cgroups/devices" // device rules are refused without it
-	devices "github.com/opencontainers/cgroups/devices/config"
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"golang.org/x/sys/unix"
@@ -27,20 +25,18 @@ func (h *holder) containerConfig() *configs.Config {
 	cfg := h.order.Config.config()
 	rootless := cfg.Mode == Rootless
 	c := &configs.Config{
-		Rootfs:          path.Join(cfg.WorkDir, rootName),
-		Readonlyfs:      cfg.Skip != "mount.root",
-		Umask:           &h.umask,
-		Hostname:        cfg.Hostname,
-		Namespaces:      containerNamespaces(cfg),
-		Mounts:          h.containerMounts(cfg),
-		Capabilities:    shimCapabilities(rootless),
-		RootlessCgroups: rootless,
-		Cgroups: &cgroups.Cgroup{
-			Name:      CgroupName(cfg.WorkDir),
-			Rootless:  rootless,
-			Resources: &cgroups.Resources{Devices: deviceRules()},
-		},
-		NoNewKeyring: true, // keyctl is refused as a whole; a ring per Job would use up the user's quota
+		Rootfs:       path.Join(cfg.WorkDir, rootName),
+		Readonlyfs:   cfg.Skip != "mount.root",
+		Umask:        &h.umask,
+		Hostname:     cfg.Hostname,
+		Namespaces:   containerNamespaces(cfg),
+		Mounts:       h.containerMounts(cfg),
+		Capabilities: shimCapabilities(rootless),
+		// No limits, no cgroup: the first join of one waits some 10 ms for RCU. libcontainer does without when it
+		// may not make any, which holder.prepare sees to.
+		RootlessCgroups: true,
+		Cgroups:         &cgroups.Cgroup{Name: CgroupName(cfg.WorkDir), Rootless: true, Resources: &cgroups.Resources{}},
+		NoNewKeyring:    true, // keyctl is refused as a whole; a ring per Job would use up the user's quota
 	}
 	if cfg.Skip == "ns.uts" {
 		c.Hostname = ""
@@ -58,9 +54,10 @@ func (h *holder) containerConfig() *configs.Config {
 	return c
 }
 
-// CgroupName is the name of a jail's cgroups, as root; the same WorkDir gives the same name to who cleans up.
+// CgroupName is the name of a jail's cgroup where it has one: the same WorkDir gives it to who cleans up.
 func CgroupName(workDir string) string {
-	return "stage-" + shortDigest(workDir)
+	sum := sha256.Sum256([]byte(workDir))
+	return "stage-" + hex.EncodeToString(sum[:8])
 }
 
 func containerNamespaces(cfg Config) configs.Namespaces {
@@ -102,15 +99,6 @@ func shimCapabilities(rootless bool) *configs.Capabilities {
 		one = []string{"CAP_SETFCAP"}
 	}
 	return &configs.Capabilities{Bounding: one, Effective: one, Permitted: one}
-}
-
-// deviceRules allow the nodes of the jail's /dev and its ptys.
-func deviceRules() []*devices.Rule {
-	var rules []*devices.Rule
-	for _, d := range [][2]int64{{1, 3}, {1, 5}, {1, 7}, {1, 8}, {1, 9}, {5, 0}, {5, 2}, {136, devices.Wildcard}} {
-		rules = append(rules, &devices.Rule{Type: devices.CharDevice, Major: d[0], Minor: d[1], Permissions: "rwm", Allow: true})
-	}
-	return rules
 }
 
 // containerProcess is the shim. Its standard streams are not the command's: libcontainer changes the owner of
@@ -158,10 +146,4 @@ func (h *holder) startContainer(facts string) (*libcontainer.Process, error) {
 		return nil, fmt.Errorf("run container: %w", err)
 	}
 	return process, nil
-}
-
-// shortDigest names a cgroup after a path of any length.
-func shortDigest(s string) string {
-	sum := sha256.Sum256([]byte(s))
-	return hex.EncodeToString(sum[:8])
 }

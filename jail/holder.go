@@ -62,14 +62,7 @@ func (h *holder) run() error {
 	}
 	orders := make(chan kind)
 	go h.listen(orders)
-	select {
-	case k := <-orders:
-		if k != kindStart {
-			return nil // the supervisor gave up before the start
-		}
-	case <-died:
-		return nil
-	}
+	// At once, while the supervisor gets ready to serve the views: who touches one before that waits.
 	ended := make(chan error, 1)
 	go func() { ended <- h.runContainer() }()
 	return h.watch(ended, orders, died)
@@ -95,8 +88,12 @@ func (h *holder) prepare() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
 	}
+	// In this namespace only. A system without cgroups has nothing there.
+	err := unix.MountSetattr(unix.AT_FDCWD, "/sys/fs/cgroup", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("make cgroups read-only: %w", err)
+	}
 	h.root.cfg = h.order.Config.config()
-	var err error
 	if h.root.work, err = newWorkspace(h.root.cfg.WorkDir); err != nil {
 		return err
 	}

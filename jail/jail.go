@@ -1,7 +1,7 @@
 // Package jail runs one command in Linux namespaces of its own.
 //
 //	supervisor (the caller's namespaces)
-//	  │  │ start, abort ─▶          ◀─ mounted{devices} started{pidfd} gone
+//	  │  │ abort ─▶                 ◀─ mounted{devices} started{pidfd} gone
 //	  │  └─────────────── holder (user and mount namespace: mounts, root file system, watchdog)
 //	  │                     └─ libcontainer init (pid, mount, ipc, uts, cgroup, net namespace)
 //	  │ exec, signal ─▶         = shim (the same process after an exec, pid 1: inner user namespace,
@@ -71,7 +71,8 @@ type Jail struct {
 	closeErr error
 }
 
-// Prepare starts the holder. When it returns, the views are mounted and wait for their devices to be served.
+// Prepare starts the holder. When it returns, the views are mounted and wait for their devices to be served; the
+// container is being built meanwhile.
 func Prepare(ctx context.Context, c Config) (*Jail, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -98,13 +99,10 @@ func (j *Jail) Device(view int) *os.File {
 	return d
 }
 
-// Start builds the container up to the point where only the command is missing. A control that was asked for and
+// Start waits for the container to be built up to the point where only the command is missing. A control that was asked for and
 // is not in force is an *InstallError; the report is returned beside it.
 func (j *Jail) Start(ctx context.Context) (*Installed, error) {
 	defer j.abstract.Close()
-	if err := j.control.send(message{Kind: kindStart}); err != nil {
-		return nil, fmt.Errorf("start jail: %w", err)
-	}
 	planned, err := seccomp.Digest(seccomp.Profile(j.cfg.AllowUserns))
 	if err != nil {
 		return nil, fmt.Errorf("start jail: %w", err)

@@ -27,7 +27,6 @@ type kind string
 
 const (
 	// supervisor → holder
-	kindStart kind = "start" // run the container
 	kindAbort kind = "abort" // answer all waiting requests of the views with an error
 	// holder → supervisor
 	kindMounted kind = "mounted" // descriptors: the device of each view

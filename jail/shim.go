@@ -57,7 +57,11 @@ func runShim() int {
 }
 
 func (s *shim) run() error {
-	ignoreSignals()
+	calm := make(chan struct{})
+	go func() {
+		defer close(calm)
+		ignoreSignals()
+	}()
 	if err := s.adopt(); err != nil {
 		return err
 	}
@@ -74,6 +78,7 @@ func (s *shim) run() error {
 			break
 		}
 	}
+	<-calm
 	pid, failure := s.start()
 	if failure != nil {
 		return s.control.send(message{Kind: kindExec, Exec: failure})
@@ -85,13 +90,16 @@ func (s *shim) run() error {
 	return s.reap(pid)
 }
 
-// ignoreSignals keeps the command from ending its own jail. Signals are caught and dropped, not ignored: the
-// command would inherit that.
+// ignoreSignals keeps the command from ending its own jail. Signals whose default ends a Go program are caught and
+// dropped, not ignored: the command would inherit that.
 func ignoreSignals() {
 	caught := make(chan os.Signal, 1)
-	for n := syscall.Signal(1); n < 65; n++ {
-		if n != unix.SIGKILL && n != unix.SIGSTOP && n != unix.SIGURG && !signal.Ignored(n) {
-			signal.Notify(caught, n) // SIGURG is the Go scheduler's
+	for _, n := range []syscall.Signal{
+		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE,
+		unix.SIGSEGV, unix.SIGTERM, unix.SIGSTKFLT, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGSYS,
+	} {
+		if !signal.Ignored(n) {
+			signal.Notify(caught, n)
 		}
 	}
 }

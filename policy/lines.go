@@ -164,8 +164,12 @@ func (s *lineScanner) list(end byte, item func(i int)) {
 		case ',':
 			s.advance(1)
 		default:
+			start := s.pos
 			item(i)
 			i++
+			if s.pos == start { // not TOML; end all the same
+				s.advance(1)
+			}
 		}
 	}
 }

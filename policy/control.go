@@ -69,7 +69,7 @@ func fileReadControls() []controlKind {
 	fsRules := func(p *Plan) []Rule { return stagedRules(p) }
 	return []controlKind{
 		{"mount.root", "private mount namespace with a root of its own", nil, func(p *Plan) []Rule { return pathRules(p.Reads) }},
-		{"mount.home", "empty home directory with the readable roots bound into it", nil, nil},
+		{"mount.home", "empty home directory with the readable roots bound into it", func(p *Plan) bool { return !p.ReadHost }, nil},
 		{"mask.secrets", "secrets are not mounted, or covered by an empty mount", nil, hides},
 		{"fs.rules", "the overlay answers lookups and modes by rule", func(p *Plan) bool { return len(fsRules(p)) > 0 }, fsRules},
 		{"landlock.fs", "Landlock file rules", func(p *Plan) bool { return p.Strict }, nil},

@@ -250,3 +250,21 @@ func FuzzLineIndex(f *testing.F) {
 		}
 	})
 }
+
+// The policies that the documentation shows are policies.
+func TestDocumentedPoliciesParse(t *testing.T) {
+	text, err := os.ReadFile("../docs/policy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(text), "```toml\n")[1:]
+	for _, block := range blocks {
+		block, _, _ = strings.Cut(block, "```")
+		if _, err := ParseFile(User, "docs/policy.md", []byte(block)); err != nil {
+			t.Errorf("%v in\n%s", err, block)
+		}
+	}
+	if len(blocks) < 3 {
+		t.Errorf("%d policies in the documentation", len(blocks))
+	}
+}

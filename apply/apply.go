@@ -24,6 +24,7 @@ type Source interface {
 	Changes(ctx context.Context) ([]tree.Change, error)
 	DirTimes(p tree.Path) (base, view tree.Time, ok bool)
 	LinkAnchor(group int) (tree.Path, bool)
+	Displaced() map[tree.Path]tree.Path
 }
 
 // Options is what Apply works on.

@@ -143,6 +143,7 @@ func newGraph(all []tree.Change, src Source) *graph {
 			groups[c.LinkGroup] = append(groups[c.LinkGroup], i)
 		}
 	}
+	g.addDisplaced(src.Displaced())
 	for n, members := range groups {
 		if a, ok := src.LinkAnchor(n); ok {
 			g.addAnchor(members[0], a)
@@ -195,6 +196,22 @@ func (g *graph) addRename(i int, c tree.Change) {
 		}
 		if p.IsRoot() {
 			return
+		}
+	}
+}
+
+// addDisplaced: what is below a directory that shows elsewhere, here or there, goes together.
+func (g *graph) addDisplaced(moves map[tree.Path]tree.Path) {
+	for to, from := range moves {
+		first := -1
+		for i, c := range g.all {
+			switch {
+			case !to.Contains(c.Path) && !from.Contains(c.Path):
+			case first < 0:
+				first = i
+			default:
+				g.both(first, i)
+			}
 		}
 	}
 }

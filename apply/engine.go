@@ -334,17 +334,18 @@ func (e *engine) closeDir(p tree.Path, old tree.Node, mode tree.Mode, mtime tree
 // result looks at every path of the batch as it is now.
 func (e *engine) result() (record, error) {
 	r := record{Phase: done}
-	add := func(list []published, p tree.Path, digest tree.Digest) ([]published, error) {
-		n, err := nodeAt(e.target, p)
+	add := func(list []published, p published) ([]published, error) {
+		n, err := nodeAt(e.target, p.Path)
 		if n.Kind == tree.File {
-			n.Digest = digest
+			n.Digest = p.Node.Digest
 		}
 		r.Until = max(r.Until, n.Ctime)
-		return append(list, published{p, n}), err
+		p.Node = n
+		return append(list, p), err
 	}
 	var err error
 	for _, b := range e.b.Base {
-		if r.Base, err = add(r.Base, b.Path, b.Node.Digest); err != nil {
+		if r.Base, err = add(r.Base, b); err != nil {
 			return r, err
 		}
 	}
@@ -352,8 +353,13 @@ func (e *engine) result() (record, error) {
 		if d.Gone {
 			continue
 		}
-		if r.Dirs, err = add(r.Dirs, d.Rest, ""); err != nil {
+		if r.Dirs, err = add(r.Dirs, published{Path: d.Rest}); err != nil {
 			return r, err
+		}
+	}
+	for i := range r.Base { // what lies below a directory is part of the batch until its end
+		if n := &r.Base[i].Node; n.Kind == tree.Dir {
+			n.Ctime = r.Until
 		}
 	}
 	return r, nil

@@ -186,6 +186,9 @@ const (
 
 // Read returns where batch stands and the states it made the new base of their paths: what it
 // published, or after an undo what it restored. Nothing is written.
+//
+// Target of a directory's node names the workspace directory it was: another path where the Job moved
+// it, its own where an undo put it back.
 func Read(batch hostfs.Reader) (State, map[tree.Path]tree.Node, error) {
 	began, err := hasLedger(batch)
 	if err != nil || !began {
@@ -218,6 +221,9 @@ func (s *story) state() State {
 func (s *story) baseMap() map[tree.Path]tree.Node {
 	m := map[tree.Path]tree.Node{}
 	for _, p := range s.base {
+		if p.From != nil && p.Node.Kind == tree.Dir {
+			p.Node.Target = p.From.String()
+		}
 		m[p.Path] = p.Node
 	}
 	return m

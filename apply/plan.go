@@ -123,7 +123,7 @@ func (p *plan) judgeAnchor(ctx context.Context, c tree.Change, f *judge.Finding)
 // take sorts a change whose verdict is good into todo, or takes note that it is there already.
 func (p *plan) take(c tree.Change) {
 	f := p.found[c.Path]
-	p.base = append(p.base, published{c.Path, c.New})
+	p.base = append(p.base, published{Path: c.Path, Node: c.New})
 	if f.Verdict == tree.Clean {
 		p.todo = append(p.todo, c)
 		p.index[c.Path] = c
@@ -170,12 +170,46 @@ func (p *plan) batch() (*batch, map[int]tree.Path, error) {
 			return nil, nil, err
 		}
 	}
+	p.addDisplaced()
+	p.addOtherNames()
 	b := &batch{Base: p.base}
 	for _, list := range p.steps {
 		b.Steps = append(b.Steps, list...)
 	}
 	b.Dirs = p.sortedDirs(b.Steps)
 	return b, links, nil
+}
+
+// addDisplaced notes in the new bases which directories are published where the Job moved them.
+func (p *plan) addDisplaced() {
+	for to, from := range p.o.Source.Displaced() {
+		i := slices.IndexFunc(p.base, func(b published) bool { return b.Path == to })
+		touched := slices.ContainsFunc(p.todo, func(c tree.Change) bool { return to.Contains(c.Path) || from.Contains(c.Path) })
+		switch {
+		case !touched:
+		case i >= 0:
+			p.base[i].From = &from
+		default:
+			p.base = append(p.base, published{Path: to, Node: tree.Node{Kind: tree.Dir}, From: &from})
+		}
+	}
+}
+
+// addOtherNames rebases changes that are not selected and whose base is a file that loses one of its
+// names, or gets new attributes, through another name: that changes its ctime, and nothing else.
+func (p *plan) addOtherNames() {
+	touched := map[uint64]tree.Node{}
+	for _, c := range p.todo {
+		if n := p.found[c.Path].Found; n.Nlink > 1 && n.Kind != tree.Dir {
+			touched[n.Ino] = n
+		}
+	}
+	for _, c := range p.all {
+		n, ok := touched[c.Base.Ino]
+		if _, selected := p.found[c.Path]; !selected && ok && n.SameIdentity(c.Base) {
+			p.base = append(p.base, published{Path: c.Path, Node: c.Base})
+		}
+	}
 }
 
 // regions cuts todo into the changes below each directory that is moved, and the rest. Each part is
@@ -227,36 +261,40 @@ func (p *plan) add(c tree.Change, below []tree.Change, links map[int]tree.Path) 
 		return p.addRemoval(c, f)
 	case c.Moved:
 		return p.addMove(c)
-	case c.New.Kind == tree.Dir && f.Found.Kind == tree.Dir, p.inPlace(c, f, links):
+	case c.New.Kind == tree.Dir && f.Found.Kind == tree.Dir, p.inPlace(c, links):
 		return p.addMeta(c, f.At, f.Found)
 	}
 	return p.addNew(c, f, below)
 }
 
-// inPlace reports whether only attributes of the node that is there are to change.
-func (p *plan) inPlace(c tree.Change, f judge.Finding, links map[int]tree.Path) bool {
-	if f.Found.Kind != c.New.Kind || c.New.Kind == tree.Symlink && c.Base.Target != c.New.Target {
-		return false
-	}
-	base := c.Base
-	if base.Kind == tree.Absent { // below a moved directory
-		base = f.Found
-	}
-	if base.SameContent(c.New) != tree.Same {
-		return false
-	}
+// inPlace reports whether only attributes of the node that is there are to change: its own, and of
+// a link group one inode's that has all the names already.
+func (p *plan) inPlace(c tree.Change, links map[int]tree.Path) bool {
 	if c.LinkGroup == 0 {
-		return true
+		return p.sameContent(c)
 	}
 	if _, ok := links[c.LinkGroup]; ok {
 		return false
 	}
-	for _, o := range p.todo { // one inode now, one inode then
-		if o.LinkGroup == c.LinkGroup && (p.found[o.Path].Found.Ino != f.Found.Ino || p.found[o.Path].Found.Kind != f.Found.Kind) {
+	found := p.found[c.Path].Found
+	for _, o := range p.todo {
+		if o.LinkGroup != c.LinkGroup {
+			continue
+		}
+		if n := p.found[o.Path].Found; n.Ino != found.Ino || n.Dev != found.Dev || !p.sameContent(o) {
 			return false
 		}
 	}
 	return true
+}
+
+// sameContent reports whether the target is known to have the content of c already.
+func (p *plan) sameContent(c tree.Change) bool {
+	base, found := c.Base, p.found[c.Path].Found
+	if base.Kind == tree.Absent { // below a moved directory
+		base = found
+	}
+	return found.Kind == c.New.Kind && base.SameContent(c.New) == tree.Same
 }
 
 // linkTargets finds, for the link groups in todo, a file of the target that has the result already:
@@ -290,13 +328,7 @@ func (p *plan) temp(s *step) error {
 }
 
 func (p *plan) addRemoval(c tree.Change, f judge.Finding) error {
-	for q := c.Path; !q.IsRoot(); {
-		q = q.Parent()
-		if up, ok := p.index[q]; ok && up.Subtree && !p.isOrigin(q) {
-			return nil // goes with the directory above
-		}
-	}
-	if p.isOrigin(c.Path) {
+	if p.isOrigin(c.Path) || p.goesWithParent(c.Path) {
 		return nil
 	}
 	found := f.Found
@@ -309,6 +341,20 @@ func (p *plan) addRemoval(c tree.Change, f judge.Finding) error {
 		phase = makeFirst
 	}
 	return p.append(phase, s)
+}
+
+// goesWithParent reports whether a directory above q is taken away whole with q in it.
+func (p *plan) goesWithParent(q tree.Path) bool {
+	for !q.IsRoot() {
+		q = q.Parent()
+		if p.isOrigin(q) {
+			return false
+		}
+		if up, ok := p.index[q]; ok && up.Subtree {
+			return true
+		}
+	}
+	return false
 }
 
 // isOrigin reports whether path q of the target is what a move in todo takes.

@@ -75,6 +75,9 @@ type batch struct {
 type published struct {
 	Path tree.Path `json:"path"`
 	Node tree.Node `json:"node"`
+	// From is where the workspace had what the directory Path holds: where the Job moved it from,
+	// or Path itself where an undo put it back.
+	From *tree.Path `json:"from,omitempty"`
 }
 
 // sameInode reports whether a and b, looked at before and after a rename, are one inode whose

@@ -273,13 +273,13 @@ func (e *engine) fetch(ctx context.Context, s *step) error {
 	})
 }
 
-// refit gives a fetched original the mode it had in the target: it may have been opened to be moved.
+// refit gives a fetched directory the mode it had in the target: it may have been opened to be
+// moved.
 func refit(d hostfs.Dir, name string, want tree.Node) error {
-	n, err := judge.Node(d, name)
-	if err != nil || n.SameMeta(want) {
-		return err
+	if want.Kind != tree.Dir {
+		return nil
 	}
-	return setAttrs(d, name, want)
+	return d.Chmod(name, want.Mode)
 }
 
 // forgetCopies removes the kept originals that an undo copied back.

@@ -298,7 +298,7 @@ func (u *reversal) batch() *batch {
 		}
 	}
 	b.Dirs = u.dirs()
-	b.Base = u.base(b.Steps)
+	b.Base = u.base()
 	return b
 }
 
@@ -327,10 +327,13 @@ func (u *reversal) dirs() []dir {
 	}
 	var out []dir
 	for _, d := range u.story.finished.Dirs {
-		if d.Old.Kind != tree.Dir {
+		n, err := nodeAt(u.o.Target, d.Rest)
+		if d.Old.Kind != tree.Dir { // the batch made it
+			if err == nil && n.Kind == tree.Dir {
+				out = append(out, dir{Path: d.Rest, Rest: d.Rest, Gone: true, Old: n})
+			}
 			continue
 		}
-		n, err := nodeAt(u.o.Target, d.Rest)
 		r := dir{Path: d.Rest, Rest: d.Path, Old: n, Mode: d.Old.Mode, Mtime: d.Old.Mtime}
 		switch {
 		case d.Gone || err != nil || n.Kind != tree.Dir:
@@ -346,8 +349,8 @@ func (u *reversal) dirs() []dir {
 	return out
 }
 
-// base returns the paths that steps give back, with what is known of the restored nodes.
-func (u *reversal) base([]step) []published {
+// base returns the paths that are given back. A directory is given back with all it held.
+func (u *reversal) base() []published {
 	kept := map[tree.Path]bool{}
 	steps := u.story.finished.Steps
 	for i := range steps {
@@ -362,7 +365,7 @@ func (u *reversal) base([]step) []published {
 			below = below || q.Contains(p.Path)
 		}
 		if !below {
-			out = append(out, published{Path: p.Path})
+			out = append(out, published{Path: p.Path, From: &p.Path})
 		}
 	}
 	return out

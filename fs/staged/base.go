@@ -16,8 +16,8 @@ type base struct {
 
 // baseAt returns the base of workspace path p.
 func (r *Reader) baseAt(p tree.Path) (base, error) {
-	if b, ok := r.rebased(p); ok {
-		return b, nil
+	if b, ok, err := r.rebased(p); ok || err != nil {
+		return b, err
 	}
 	b, at, ok := r.log.state.BaseOf(p)
 	switch {
@@ -31,7 +31,7 @@ func (r *Reader) baseAt(p tree.Path) (base, error) {
 	if !ok {
 		return base{node: n, lost: true}, err
 	}
-	return base{node: n, sub: n.Kind == tree.Dir, since: max(b.Time, r.restored(at))}, err
+	return base{node: n, sub: n.Kind == tree.Dir, since: b.Time}, err
 }
 
 func ownBase(n tree.Node, sub bool, since tree.Time) base {
@@ -43,23 +43,41 @@ func ownBase(n tree.Node, sub bool, since tree.Time) base {
 }
 
 // rebased returns what an earlier apply or undo made the base of p.
-func (r *Reader) rebased(p tree.Path) (base, bool) {
+func (r *Reader) rebased(p tree.Path) (base, bool, error) {
 	if n, ok := r.cfg.Rebased[p]; ok {
 		rec := r.log.state.Bases[p]
-		return ownBase(n, rec.Subtree && rec.Node.Kind == tree.Dir, max(rec.Time, n.Ctime)), true
+		n.Target = linkTarget(n)
+		return ownBase(n, rec.Subtree && rec.Node.Kind == tree.Dir, max(rec.Time, n.Ctime)), true, nil
 	}
 	for q := p; !q.IsRoot(); {
 		q = q.Parent()
-		if n, ok := r.cfg.Rebased[q]; ok && n.Kind != tree.Dir {
-			return base{}, true
+		n, ok := r.cfg.Rebased[q]
+		if ok && n.Kind != tree.Dir {
+			return base{}, true, nil
+		}
+		if since := r.restored(q); since != 0 && r.log.state.Bases[q].Subtree {
+			now, err := r.lowerNode(p)
+			return base{node: now, sub: now.Kind == tree.Dir, since: since}, true, err
 		}
 	}
-	return base{}, false
+	return base{}, false, nil
 }
 
-// restored returns when undo put directory p back, 0 if it did not. The rename that did it is the
-// last thing that happened to the directory, and everything below it is older.
-func (r *Reader) restored(p tree.Path) tree.Time { return r.cfg.Rebased[p].Ctime }
+// linkTarget returns the target of a link; for a directory that field has another meaning here.
+func linkTarget(n tree.Node) string {
+	if n.Kind == tree.Symlink {
+		return n.Target
+	}
+	return ""
+}
+
+// restored returns when undo put directory p back, with all it held, 0 if it did not.
+func (r *Reader) restored(p tree.Path) tree.Time {
+	if n := r.cfg.Rebased[p]; n.Kind == tree.Dir && n.Target == p.String() {
+		return n.Ctime
+	}
+	return 0
+}
 
 // basesBelow returns the recorded paths strictly below p.
 func (r *Reader) basesBelow(p tree.Path) []tree.Path {

@@ -133,8 +133,8 @@ func (r *Reader) compareMoved(ctx context.Context, v viewDir, name string, e ent
 		return err
 	}
 	defer done()
-	if r.cfg.Rebased[c.path].Kind == tree.Dir {
-		return nil // published, and with it everything below
+	if r.published(move{from, c.path}) {
+		return nil // and with it everything below
 	}
 	b, err := r.baseAt(from)
 	if err != nil {
@@ -175,6 +175,9 @@ func (r *Reader) strayBelow(p tree.Path) error {
 		if _, ok := r.cfg.Rebased[q]; ok {
 			continue
 		}
+		if _, ok, err := r.rebased(q); ok || err != nil {
+			continue // undo put it back
+		}
 		rec := r.log.state.Bases[q]
 		now, err := r.lowerNode(q)
 		if err != nil {
@@ -207,7 +210,7 @@ func (r *Reader) compare(ctx context.Context, p tree.Path, e entry, b base, o sp
 	}
 	if e.node.Kind != tree.Dir && (e.node.Nlink > 1 || e.mark.Link != nil) {
 		k := inode{e.node.Dev, e.node.Ino}
-		r.links[k] = append(r.links[k], member{d, b.node, same, e.mark.Link})
+		r.links[k] = append(r.links[k], member{d, b.node, same, !e.up, e.mark.Link})
 	}
 	return nil
 }
@@ -255,7 +258,19 @@ func (r *Reader) digests(ctx context.Context, c *tree.Change, e entry, op tree.P
 	if c.Base.Kind != tree.File || c.Base.Digest != "" || c.Base.Size != c.New.Size {
 		return nil
 	}
-	c.Base.Digest, err = r.baseDigest(ctx, c.Base, op)
+	if c.Base.Digest, err = r.baseDigest(ctx, c.Base, op); c.Base.Digest != "" || err != nil {
+		return err
+	}
+	// Touched since, or another name of its inode was removed. What is in the workspace already is
+	// no change, whoever made it.
+	now, err := r.lowerNode(op)
+	if err != nil || !now.SameMeta(c.New) || now.Size != c.New.Size {
+		return err
+	}
+	d, err := r.readLower(ctx, op)
+	if d == c.New.Digest {
+		c.Base.Digest = d
+	}
 	return err
 }
 
@@ -265,6 +280,11 @@ func (r *Reader) baseDigest(ctx context.Context, b tree.Node, p tree.Path) (tree
 	if err != nil || !now.SameIdentity(b) {
 		return "", err
 	}
+	return r.readLower(ctx, p)
+}
+
+// readLower returns the digest of workspace file p, "" if that cannot be known.
+func (r *Reader) readLower(ctx context.Context, p tree.Path) (tree.Digest, error) {
 	d, err := r.digestAt(ctx, place{path: p})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return "", nil // gone meanwhile, or never the Job's to read: not known

@@ -48,6 +48,26 @@ func displaced(m *overlay.Mark, p tree.Path, found []move) []move {
 	return found
 }
 
+// published reports whether an earlier apply made the move: then the workspace has the directory
+// where the view has it. apply.Read says so in the Target of the directory's node.
+func (r *Reader) published(m move) bool {
+	n, ok := r.cfg.Rebased[m.to]
+	return ok && n.Kind == tree.Dir && n.Target == m.from.String()
+}
+
+// Displaced returns the directories that show elsewhere than in the workspace, by view path, and
+// where they are there. What is below one of them, here or there, is one change of state: some of
+// it without the rest would leave the workspace with files that exist twice or not at all.
+func (r *Reader) Displaced() map[tree.Path]tree.Path {
+	all := map[tree.Path]tree.Path{}
+	for _, m := range displaced(r.log.state.Root, tree.Path{}, nil) {
+		if !r.published(m) {
+			all[m.to] = m.from
+		}
+	}
+	return all
+}
+
 func (r *Reader) whole(m move) (bool, error) {
 	for to, from := range r.moves {
 		if from.Contains(m.from) || to.Contains(m.to) || m.to.Contains(to) {
@@ -61,7 +81,7 @@ func (r *Reader) whole(m move) (bool, error) {
 	if _, ok, err = r.locate(m.from); err != nil || ok {
 		return false, err
 	}
-	if _, published := r.cfg.Rebased[m.to]; published && r.cfg.Rebased[m.to].Kind == tree.Dir {
+	if r.published(m) {
 		return true, nil
 	}
 	b, err := r.baseAt(m.to)

@@ -42,13 +42,13 @@ func (r *Reader) root() viewDir {
 }
 
 // childLower returns the workspace path that directory or lower entry name of v shows.
-func (v viewDir) childLower(name string) (*tree.Path, error) {
+func (r *Reader) childLower(v viewDir, name string) (*tree.Path, error) {
 	m := markOf(v.mark, name)
 	switch {
 	case m.Opaque:
 		return nil, nil
 	case m.Lower != nil:
-		return m.Lower, nil
+		return r.moved(v, name, *m.Lower)
 	case v.lower == nil || v.mark.White[name]:
 		return nil, nil
 	}
@@ -56,10 +56,20 @@ func (v viewDir) childLower(name string) (*tree.Path, error) {
 	return &p, err
 }
 
+// moved returns where the workspace has a displaced directory: where it always was, or in its new
+// place once that is published.
+func (r *Reader) moved(v viewDir, name string, from tree.Path) (*tree.Path, error) {
+	p, err := v.path.Child(name)
+	if err == nil && r.published(move{from, p}) {
+		return &p, nil
+	}
+	return &from, err
+}
+
 // entry returns name in v; ok is false when the view has no such name.
 func (r *Reader) entry(v viewDir, name string) (e entry, ok bool, err error) {
 	e = entry{mark: markOf(v.mark, name)}
-	if e.lower, err = v.childLower(name); err != nil {
+	if e.lower, err = r.childLower(v, name); err != nil {
 		return e, false, err
 	}
 	if v.up != nil {

@@ -1,0 +1,157 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"stage/policy"
+)
+
+// Options is one `stage run` as its command line says it.
+type Options struct {
+	Argv      []string
+	Workspace string // --workspace, "" for the git work tree around the current directory
+	Flags     policy.Flags
+	Policies  []string // --policy files, the session layer
+	Executor  string   // --executor, "" to choose by argv[0]
+
+	KeepAgentSandbox bool
+	NoAuthWriteback  bool
+	FreshCache       bool
+}
+
+// proxyAddr is where the mediator's proxy listens inside the Job's network namespace.
+const proxyAddr = "127.0.0.1:3128"
+
+// Admission is what a run may do and how it is set up, decided before anything is started.
+type Admission struct {
+	Options   Options
+	Workspace string // absolute, free of links
+	Cwd       string // where the command starts: inside the workspace
+	Home      string // the caller's home directory, free of links
+
+	Preset       policy.Preset
+	PresetSource string
+	Agents       []*agentHome // the preset's private homes
+	Request      policy.Request
+	Layers       []policy.Layer
+	Plan         policy.Plan
+
+	Env        []string // the command's environment
+	EnvPassed  []string // names of the caller's variables that pass
+	EnvDropped []string // … and that do not
+	Hints      []string // for the user, not errors
+}
+
+// InvalidError is a request that cannot be taken: the command line or what it names is wrong.
+type InvalidError struct{ err error }
+
+func (e *InvalidError) Error() string { return e.err.Error() }
+func (e *InvalidError) Unwrap() error { return e.err }
+
+func invalidf(format string, args ...any) error { return &InvalidError{fmt.Errorf(format, args...)} }
+
+// Admit decides what the run of o may do. It starts nothing and writes nothing.
+func Admit(o Options) (*Admission, error) {
+	if len(o.Argv) == 0 {
+		return nil, invalidf("no command: stage run [flags] -- CMD ARG…")
+	}
+	a := &Admission{Options: o}
+	if err := a.resolveRoots(); err != nil {
+		return nil, err
+	}
+	presets, err := policy.LoadPresets()
+	if err != nil {
+		return nil, err
+	}
+	if err := a.choosePreset(presets); err != nil {
+		return nil, err
+	}
+	if err := a.readLayers(presets); err != nil {
+		return nil, err
+	}
+	agent, err := a.readAgent()
+	if err != nil {
+		return nil, err
+	}
+	a.Request, err = policy.NewRequest(a.Workspace, a.Home, o.Flags, a.Preset, agent)
+	if err != nil {
+		return nil, err
+	}
+	if a.Plan, err = policy.Narrow(a.Request, a.Layers...); err != nil {
+		return nil, err
+	}
+	a.buildEnv(os.Environ())
+	return a, nil
+}
+
+// resolveRoots finds the workspace, the home directory and where the command starts.
+func (a *Admission) resolveRoots() error {
+	home, err := homeDir()
+	if err != nil {
+		return err
+	}
+	cwd, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("current directory: %w", err)
+	}
+	if a.Workspace, err = FindWorkspace(a.Options.Workspace, cwd, home); err != nil {
+		return err
+	}
+	a.Home, a.Cwd = home, a.Workspace
+	if real, err := filepath.EvalSymlinks(cwd); err == nil && within(a.Workspace, real) {
+		a.Cwd = real
+	}
+	return nil
+}
+
+// within reports whether path is root or lies below it; both are absolute and clean.
+func within(root, path string) bool {
+	return root == "/" || path == root || strings.HasPrefix(path, root+"/")
+}
+
+func homeDir() (string, error) {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("home directory: %w: set HOME", err)
+	}
+	real, err := filepath.EvalSymlinks(home)
+	if errors.Is(err, os.ErrNotExist) {
+		return filepath.Clean(home), nil // a user without a home still may run Jobs
+	}
+	if err != nil {
+		return "", fmt.Errorf("home directory: %w", err)
+	}
+	return real, nil
+}
+
+// choosePreset picks the preset by --executor or by where argv[0] really is.
+func (a *Admission) choosePreset(presets policy.Presets) error {
+	argv0 := a.Options.Argv[0]
+	resolved := ""
+	if p, err := exec.LookPath(argv0); err == nil {
+		if p, err = filepath.Abs(p); err == nil {
+			if real, err := filepath.EvalSymlinks(p); err == nil {
+				resolved = real
+			}
+		}
+	}
+	writable := slices.Concat([]string{a.Workspace}, a.Options.Flags.StageRoot, a.Options.Flags.Share, a.Options.Flags.Scratch)
+	preset, hint, err := presets.Choose(a.Options.Executor, argv0, resolved, writable)
+	if err != nil {
+		return err
+	}
+	a.Preset, a.PresetSource = preset, "argv[0] "+argv0
+	if a.Options.Executor != "" {
+		a.PresetSource = "--executor"
+	}
+	if hint != "" {
+		a.Hints = append(a.Hints, hint)
+	}
+	return nil
+}

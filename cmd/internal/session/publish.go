@@ -1,0 +1,246 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"stage/apply"
+	"stage/bundle"
+	"stage/cmd/internal/store"
+	"stage/fs/hostfs"
+	"stage/fs/tree"
+)
+
+// PublishOptions is one `stage apply`.
+type PublishOptions struct {
+	Paths            []tree.Path
+	Include, Exclude []string
+	CheckOnly        bool
+	KeepGoing        bool
+	Allow            map[apply.Class]bool
+	Point            func(name string)
+}
+
+// Publish applies the staged changes of a Job's workspace and keeps run.json's publication true.
+// The report is there also beside an error that says why nothing was written.
+func Publish(ctx context.Context, s *store.Store, job *store.Job, o PublishOptions) (*bundle.ApplyReport, error) {
+	if err := mayPublish(job); err != nil {
+		return nil, err
+	}
+	root, err := workspaceOf(job)
+	if err != nil {
+		return nil, err
+	}
+	st, err := OpenStaged(job, root)
+	if err != nil {
+		return nil, err
+	}
+	defer st.Close() // read only
+	pending, err := unfinished(s, job.Run().Workspace)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(pending) // handles only
+	a := apply.Options{
+		Job: string(job.ID()), Source: st.Reader, Target: st.Lower, Pending: pending, Tracked: st.Tracked,
+		Paths: o.Paths, Include: o.Include, Exclude: o.Exclude,
+		CheckOnly: o.CheckOnly, KeepGoing: o.KeepGoing, Allow: o.Allow, Point: o.Point,
+	}
+	if o.CheckOnly {
+		res, err := apply.Apply(ctx, a)
+		return report(job, nil, res), err
+	}
+	return publishBatch(ctx, job, st, a)
+}
+
+// publishBatch applies into a new batch and records what is published now.
+func publishBatch(ctx context.Context, job *store.Job, st *Staged, a apply.Options) (*bundle.ApplyReport, error) {
+	n, dir, err := job.NewBatch()
+	if err != nil {
+		return nil, err
+	}
+	a.Batch = dir
+	res, err := apply.Apply(ctx, a)
+	rep := report(job, &n, res)
+	if !res.Wrote {
+		rep.Batch = nil
+		err = errors.Join(err, job.DropBatch(n))
+	}
+	perr := recordPublication(ctx, job, err)
+	return rep, errors.Join(err, perr, dir.Close())
+}
+
+func workspaceOf(job *store.Job) (bundle.Root, error) {
+	for _, r := range job.Run().Roots {
+		if r.Kind == bundle.RootStaged && r.Name == workspaceRoot {
+			return r, nil
+		}
+	}
+	return bundle.Root{}, fmt.Errorf("job %s stages no workspace: %w", job.ID(), store.ErrWrongState)
+}
+
+// mayPublish takes the Job's lock and refuses a Job that runs or was dropped.
+func mayPublish(job *store.Job) error {
+	if err := job.Lock(); err != nil {
+		return err
+	}
+	run := job.Run()
+	switch {
+	case !run.State.Over():
+		return fmt.Errorf("job %s is %s: %w", run.Job, run.State, store.ErrWrongState)
+	case run.Publication == bundle.Dropped:
+		return fmt.Errorf("job %s was dropped: %w", run.Job, store.ErrWrongState)
+	}
+	return nil
+}
+
+// recordPublication looks at what is left of the changes and writes it into run.json.
+func recordPublication(ctx context.Context, job *store.Job, cause error) error {
+	var need *apply.RecoveryNeededError
+	if errors.As(cause, &need) {
+		return setPublication(job, bundle.RecoveryNeeded)
+	}
+	p, err := publication(ctx, job)
+	if err != nil {
+		return err
+	}
+	return setPublication(job, p)
+}
+
+func setPublication(job *store.Job, p bundle.Publication) error {
+	if job.Run().Publication == p {
+		return nil
+	}
+	return job.UpdateRun(func(r *bundle.Run) { r.Publication = p })
+}
+
+func publication(ctx context.Context, job *store.Job) (bundle.Publication, error) {
+	batches, err := job.Batches()
+	if err != nil {
+		return "", err
+	}
+	any := false
+	for _, n := range batches {
+		dir, err := job.OpenBatch(n)
+		if err != nil {
+			return "", err
+		}
+		state, _, err := apply.Read(dir)
+		if err := errors.Join(err, dir.Close()); err != nil {
+			return "", err
+		}
+		any = any || state == apply.BatchPublished
+	}
+	if !any {
+		return bundle.PublishedNone, nil
+	}
+	root, err := workspaceOf(job)
+	if err != nil {
+		return "", err
+	}
+	st, err := OpenStaged(job, root)
+	if err != nil {
+		return "", err
+	}
+	defer st.Close() // read only
+	left, err := st.Changes(ctx)
+	if err != nil {
+		return "", err
+	}
+	if len(left) == 0 {
+		return bundle.PublishedAll, nil
+	}
+	return bundle.PublishedPartial, nil
+}
+
+// report turns the result of an apply or undo into its document.
+func report(job *store.Job, batch *int, res *apply.Result) *bundle.ApplyReport {
+	rep := &bundle.ApplyReport{Job: job.ID(), Batch: batch, Result: bundle.ApplyResult(res.Outcome), Gated: bundle.Map[bundle.Class, bundle.List[tree.Path]]{}}
+	for _, p := range res.Paths {
+		a := bundle.ApplyPath{Path: p.Path, Verdict: bundle.Verdict(p.Verdict), Found: bundle.StateOf(p.Found)}
+		if p.Why != "" {
+			a.Why = &p.Why
+		}
+		if p.Verdict != tree.UnknownBase {
+			a.Base = bundle.StateOf(p.Base)
+		}
+		rep.Paths = append(rep.Paths, a)
+	}
+	for class, paths := range res.Gated {
+		rep.Gated[bundle.Class(class)] = paths
+	}
+	return rep
+}
+
+// ErrNothingApplied: the Job has no published batch that could be undone.
+var ErrNothingApplied = errors.New("nothing of the job is applied")
+
+// Undo reverts the Job's last published batch.
+func Undo(ctx context.Context, s *store.Store, job *store.Job, keepGoing bool, point func(string)) (*bundle.ApplyReport, error) {
+	if err := mayPublish(job); err != nil {
+		return nil, err
+	}
+	n, dir, err := lastPublished(job)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close() // handle only
+	root, err := workspaceOf(job)
+	if err != nil {
+		return nil, err
+	}
+	target, err := hostfs.OpenRoot(root.Path.String())
+	if err != nil {
+		return nil, err
+	}
+	defer target.Close() // handle only
+	pending, err := unfinished(s, job.Run().Workspace)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(pending) // handles only
+	res, err := apply.Undo(ctx, apply.UndoOptions{
+		Job: string(job.ID()), Target: target, Batch: dir, Pending: pending, KeepGoing: keepGoing, Point: point,
+	})
+	return report(job, &n, res), errors.Join(err, recordPublication(ctx, job, err))
+}
+
+func lastPublished(job *store.Job) (int, hostfs.Dir, error) {
+	batches, err := job.Batches()
+	if err != nil {
+		return 0, nil, err
+	}
+	for i := len(batches) - 1; i >= 0; i-- {
+		dir, err := job.OpenBatch(batches[i])
+		if err != nil {
+			return 0, nil, err
+		}
+		state, _, err := apply.Read(dir)
+		if err == nil && state == apply.BatchPublished {
+			return batches[i], dir, nil
+		}
+		if err := errors.Join(err, dir.Close()); err != nil {
+			return 0, nil, err
+		}
+	}
+	return 0, nil, fmt.Errorf("job %s: %w", job.ID(), ErrNothingApplied)
+}
+
+// RecoverTarget finishes or takes back what an interrupted apply left in a Job's workspace.
+func RecoverTarget(ctx context.Context, s *store.Store, w bundle.Workspace) error {
+	pending, err := unfinished(s, w)
+	if err != nil || len(pending) == 0 {
+		return err
+	}
+	target, err := hostfs.OpenRoot(w.Path.String())
+	if err != nil {
+		return errors.Join(err, closeAll(pending))
+	}
+	var errs []error
+	for _, batch := range pending {
+		_, err := apply.Recover(ctx, target, batch)
+		errs = append(errs, err)
+	}
+	return errors.Join(append(errs, closeAll(pending), target.Close())...)
+}

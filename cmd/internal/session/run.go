@@ -1,0 +1,240 @@
+// Package session carries one run from the command line to the sealed bundle: it admits it, sets
+// the jail and the overlays up, supervises the command and tears everything down again.
+//
+// Set-up, each step undone in reverse when a later one fails:
+//
+//	Job directory → private home → jail prepared (FUSE mounted) → overlays opened → served →
+//	jail started (controls read back, canaries tried) → mediator serving → command executed
+//
+// Teardown: command ended or killed → jail closed (no process is left) → mediator closed → servers
+// closed → overlays synced → changes counted → bundle sealed.
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"stage/bundle"
+	"stage/cmd/internal/store"
+	"stage/fs/fusefs"
+	"stage/fs/hostfs"
+	"stage/fs/overlay"
+	"stage/jail"
+	"stage/policy"
+)
+
+// clock is where every time of a record comes from.
+var clock = time.Now
+
+// Streams are the files the command gets.
+type Streams struct {
+	In, Out, Err *os.File
+	TTY          bool // give the command a pty: In and Out are terminals
+}
+
+// Runner runs admitted commands.
+type Runner struct {
+	Store   *store.Store
+	Build   bundle.Build
+	Streams Streams
+	Signals <-chan os.Signal // forwarded to the command
+	Skip    string           // test fault point of the jail, "" in production
+}
+
+// Result is what a run left.
+type Result struct {
+	Job      *store.Job
+	Bundle   *bundle.Bundle
+	Refusals []Refusal
+	Exit     int // the exit code stage ends with
+}
+
+// run is one execution from the Job's directory to its seal.
+type run struct {
+	*Runner
+	a   *Admission
+	job *store.Job
+
+	jail    *jail.Jail
+	roots   []*servedRoot
+	network *network
+	keeper  *keeper
+
+	evidence evidence
+	outcome  bundle.Outcome
+	shares   []bundle.HostPath
+}
+
+// Run runs the command of a in a Job and seals it. The Result is there whenever the Job is, also
+// beside an error: an error means that stage failed, not the command.
+func (r *Runner) Run(ctx context.Context, a *Admission, job *store.Job) (*Result, error) {
+	s := &run{Runner: r, a: a, job: job}
+	s.evidence = evidence{admission: a, extra: map[string]bundle.Installed{}, overlays: map[string]overlay.Stats{}}
+	s.outcome = bundle.Outcome{Kind: bundle.NotStarted}
+	err := s.execute(ctx)
+	if s.outcome.Kind == bundle.NotStarted {
+		s.notStarted(err)
+	}
+	b, serr := s.seal(ctx)
+	res := &Result{Job: job, Bundle: b, Refusals: s.evidence.refusals(), Exit: *s.outcome.StageExit}
+	return res, errors.Join(err, serr)
+}
+
+// notStarted records why nothing of the command ran.
+func (s *run) notStarted(err error) {
+	exit, reason := ExitStageFailed, "stage failed before the command ran"
+	var ee *jail.ExecError
+	if errors.As(err, &ee) {
+		exit = ee.Code
+	}
+	if err != nil {
+		reason = err.Error()
+	}
+	s.outcome = bundle.Outcome{Kind: bundle.NotStarted, Reason: &reason, StageExit: &exit}
+}
+
+// ExitStageFailed is the exit code of a run in which stage itself refused or failed before the
+// command ran; ExitTimeout that of a command that reached its wall-time limit.
+const (
+	ExitStageFailed = 125
+	ExitTimeout     = 124
+)
+
+// execute sets up, runs the command and tears down again. Nothing that was set up outlives it.
+func (s *run) execute(ctx context.Context) (err error) {
+	defer func() { err = errors.Join(err, s.teardown()) }()
+	if err := s.writePlan(); err != nil {
+		return err
+	}
+	if err := s.a.CheckSupported(); err != nil {
+		return err
+	}
+	cfg, err := s.jailConfig()
+	if err != nil {
+		return err
+	}
+	if s.jail, err = jail.Prepare(ctx, cfg); err != nil {
+		return fmt.Errorf("prepare jail: %w", err)
+	}
+	if err := s.serveRoots(); err != nil {
+		return err
+	}
+	if s.evidence.installed, err = s.jail.Start(ctx); err != nil {
+		return fmt.Errorf("start jail: %w", err)
+	}
+	listeners := s.jail.Listeners()
+	s.network = startNetwork(s.a, listeners)
+	s.addEvidence(listeners)
+	if err := s.evidence.checkRequired(); err != nil {
+		return err
+	}
+	if err := s.job.UpdateRun(func(r *bundle.Run) { r.State = bundle.Running }); err != nil {
+		return err
+	}
+	return s.supervise(ctx)
+}
+
+// teardown takes down what execute set up, in an order that leaves no request unanswered: first
+// every process of the Job is gone, then what served them.
+func (s *run) teardown() error {
+	var errs []error
+	if s.jail != nil {
+		errs = append(errs, s.jail.Close())
+	}
+	if s.network != nil {
+		errs = append(errs, s.network.close(&s.evidence))
+	}
+	if s.keeper != nil {
+		s.keeper.stop()
+	}
+	for _, r := range s.roots {
+		errs = append(errs, r.close())
+		if r.fs != nil {
+			s.evidence.overlays[r.name] = r.fs.Stats()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *run) writePlan() error {
+	p, err := s.a.Record(s.job.ID())
+	if err != nil {
+		return err
+	}
+	return s.job.WritePlan(p)
+}
+
+// servedRoot is one staged root while it is served. Fields are nil as far as set-up did not get.
+type servedRoot struct {
+	name         string
+	lower, upper hostfs.Dir
+	fs           *overlay.FS
+	server       *fusefs.Server
+}
+
+// close ends serving, makes everything durable and closes the handles.
+func (r *servedRoot) close() error {
+	var errs []error
+	if r.server != nil {
+		errs = append(errs, r.server.Close())
+	}
+	if r.fs != nil {
+		errs = append(errs, r.fs.Close())
+	}
+	if r.upper != nil {
+		errs = append(errs, r.upper.Close())
+	}
+	if r.lower != nil {
+		errs = append(errs, r.lower.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// serveRoots opens an overlay for each staged root and serves it on the device the jail mounted.
+func (s *run) serveRoots() error {
+	s.keeper = startKeeper()
+	for _, root := range s.job.Run().Roots {
+		if root.Kind != bundle.RootStaged {
+			continue
+		}
+		r := &servedRoot{name: root.Name}
+		s.roots = append(s.roots, r)
+		if err := s.serveRoot(r, len(s.roots)-1, root.Path.String()); err != nil {
+			return fmt.Errorf("stage %q: %w", root.Path, err)
+		}
+	}
+	return nil
+}
+
+func (s *run) serveRoot(r *servedRoot, view int, path string) (err error) {
+	if r.lower, err = hostfs.OpenRoot(path); err != nil {
+		return err
+	}
+	var log hostfs.File
+	if r.upper, log, err = s.job.MakeRoot(r.name); err != nil {
+		return err
+	}
+	r.fs, err = overlay.Open(overlay.Config{
+		Lower: r.lower, Upper: r.upper, LogFile: log, IDs: callerIDs(),
+		Rules: rulesBelow(&s.a.Plan, path), OnEvent: s.keeper.event,
+	})
+	if err != nil {
+		return errors.Join(err, log.Close())
+	}
+	s.keeper.add(r.fs)
+	r.server, err = fusefs.Serve(s.jail.Device(view), r.fs, fusefs.Options{Name: r.name})
+	return err
+}
+
+// rulesBelow returns the plan's rules for a staged root, nil where none can match: then no path
+// is ever built for a lookup.
+func rulesBelow(p *policy.Plan, root string) overlay.Rules {
+	rules := p.RulesBelow(root)
+	if rules == nil {
+		return nil
+	}
+	return pathRules{rules}
+}

@@ -1,0 +1,188 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"stage/apply"
+	"stage/bundle"
+	"stage/cmd/internal/store"
+	"stage/fs/tree"
+)
+
+// seal writes back refreshed credentials, counts the changes and writes the bundle.
+func (s *run) seal(ctx context.Context) (*bundle.Bundle, error) {
+	var errs []error
+	for _, h := range s.a.Agents {
+		if h.dir == "" || s.a.Options.NoAuthWriteback {
+			continue
+		}
+		wrote, err := h.writeBack()
+		errs = append(errs, err, s.addShares(wrote))
+	}
+	for _, r := range s.a.Plan.Shares {
+		errs = append(errs, s.addShares([]string{r.Path}))
+	}
+	plan, err := s.job.Plan()
+	errs = append(errs, err)
+	b := newBundle(s.job, s.Build, bundle.SealedByRun)
+	if plan != nil {
+		b.PlanDigest = plan.Digest
+	}
+	b.Outcome = s.outcome
+	if s.evidence.exit != nil || s.outcome.Kind != bundle.NotStarted {
+		b.Changes, err = CountChanges(ctx, s.job)
+		errs = append(errs, err)
+	} else {
+		b.Changes = bundle.Changes{Complete: true}
+	}
+	b.Controls = s.evidence.controls()
+	b.Dimensions = bundle.Summarize(b.Controls)
+	b.Shares, b.Limits = s.shares, s.evidence.limits()
+	if err := s.job.Seal(b); err != nil {
+		return nil, errors.Join(append(errs, err)...)
+	}
+	return b, errors.Join(errs...)
+}
+
+func (s *run) addShares(paths []string) error {
+	for _, p := range paths {
+		h, err := bundle.ParseHostPath(p)
+		if err != nil {
+			return err
+		}
+		s.shares = append(s.shares, h)
+	}
+	return nil
+}
+
+// newBundle returns a bundle with what is the same for every way to seal.
+func newBundle(job *store.Job, build bundle.Build, by bundle.SealedBy) *bundle.Bundle {
+	run := job.Run()
+	return &bundle.Bundle{
+		Job: run.Job, Session: run.Session, Operation: run.Operation, Attempt: run.Attempt,
+		SealedAt: now(), SealedBy: by, Stage: build,
+		Host: bundle.Host{Kernel: kernelRelease(), UID: run.UID, Mode: HostMode(run.UID), BootID: run.BootID},
+	}
+}
+
+// HostMode says how a Job of uid is confined.
+func HostMode(uid uint32) bundle.Mode {
+	switch {
+	case uid == 0:
+		return bundle.ModeRoot
+	case os.Getenv(droppedEnv) != "":
+		return bundle.ModeRootDropped
+	default:
+		return bundle.ModeRootless
+	}
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return ""
+	}
+	return string(bytes.TrimRight(u.Release[:], "\x00"))
+}
+
+// CountChanges counts the net changes of every staged root of a Job that does not run.
+func CountChanges(ctx context.Context, job *store.Job) (bundle.Changes, error) {
+	all := bundle.Changes{Complete: true}
+	var errs []error
+	for _, root := range job.Run().Roots {
+		if root.Kind != bundle.RootStaged {
+			continue
+		}
+		c, err := countRoot(ctx, job, root)
+		if err != nil {
+			all.Complete = false
+			errs = append(errs, fmt.Errorf("changes of %q: %w", root.Name, err))
+		}
+		all.Roots = append(all.Roots, c)
+	}
+	return all, errors.Join(errs...)
+}
+
+func countRoot(ctx context.Context, job *store.Job, root bundle.Root) (bundle.RootChanges, error) {
+	c := bundle.RootChanges{Name: root.Name}
+	staged, err := OpenStaged(job, root)
+	if err != nil {
+		return c, err
+	}
+	defer staged.Close() // read only
+	changes, err := staged.Changes(ctx)
+	if err != nil {
+		return c, err
+	}
+	drift := 0
+	for _, ch := range changes {
+		countChange(&c, ch)
+		v, err := staged.Verdict(ctx, ch)
+		if err != nil {
+			return c, err
+		}
+		if v.Verdict == tree.Conflict {
+			drift++
+		}
+	}
+	c.Drift = &drift
+	flags, err := apply.Classify(ctx, changes, staged.Reader, staged.Tracked)
+	if err != nil {
+		return c, err
+	}
+	c.Flags = countFlags(flags)
+	c.Digest, err = digestChanges(changes)
+	return c, err
+}
+
+func countFlags(flags map[tree.Path][]apply.Flag) bundle.Map[bundle.Class, int] {
+	n := bundle.Map[bundle.Class, int]{}
+	for _, list := range flags {
+		for _, f := range list {
+			n[bundle.Class(f.Class)]++
+		}
+	}
+	return n
+}
+
+// countChange counts one change by what its two states say. The two ends of a rename are one change.
+func countChange(c *bundle.RootChanges, ch tree.Change) {
+	if ch.New.Kind == tree.File && ch.New.SameContent(ch.Base) != tree.Same {
+		c.Bytes += ch.New.Size
+	}
+	switch {
+	case ch.RenameFrom != nil:
+		c.Renamed++
+		c.Deleted-- // its other end
+	case ch.Base.Kind == tree.Absent:
+		c.Added++
+	case ch.New.Kind == tree.Absent:
+		c.Deleted++
+	case ch.New.Kind != ch.Base.Kind:
+		c.TypeChanged++
+	case ch.New.SameContent(ch.Base) == tree.Same:
+		c.Metadata++
+	default:
+		c.Modified++
+	}
+}
+
+// digestChanges is the digest over the list of changes, one JSON document a line.
+func digestChanges(changes []tree.Change) (tree.Digest, error) {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	for _, c := range changes {
+		if err := e.Encode(c); err != nil {
+			return "", err
+		}
+	}
+	return tree.DigestBytes([]byte(b.String())), nil
+}

@@ -1,0 +1,104 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	"stage/apply"
+	"stage/bundle"
+	"stage/cmd/internal/store"
+	"stage/fs/hostfs"
+	"stage/fs/staged"
+	"stage/fs/tree"
+)
+
+// Staged is one staged root of a Job, open for review or apply.
+type Staged struct {
+	*staged.Reader
+	Lower   hostfs.Dir // the workspace
+	Tracked int        // number of files git tracks there, 0 if not known
+	upper   hostfs.Dir
+	log     hostfs.File
+}
+
+// OpenStaged opens a staged root of a Job that does not run.
+func OpenStaged(job *store.Job, root bundle.Root) (s *Staged, err error) {
+	s = &Staged{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if s.Lower, err = hostfs.OpenRoot(root.Path.String()); err != nil {
+		return s, fmt.Errorf("workspace %q: %w", root.Path, err)
+	}
+	if s.upper, s.log, err = job.OpenRoot(root.Name); err != nil {
+		return s, err
+	}
+	rebased, err := published(job, root)
+	if err != nil {
+		return s, err
+	}
+	run := job.Run()
+	gid, err := groupOf(job)
+	if err != nil {
+		return s, err
+	}
+	s.Reader, err = staged.Open(staged.Config{
+		Lower: s.Lower, Upper: s.upper, Log: s.log,
+		Rootless: run.UID != 0, UID: run.UID, GID: gid, Rebased: rebased,
+	})
+	if err != nil {
+		return s, fmt.Errorf("job %s: change log of %q: %w", job.ID(), root.Name, err)
+	}
+	s.Tracked, err = trackedFiles(root.Path.String())
+	return s, err
+}
+
+// groupOf returns the gid of the Job's owner: its directory was made with it.
+func groupOf(job *store.Job) (uint32, error) {
+	n, err := job.Dir().Stat(".")
+	return n.GID, err
+}
+
+// Close closes what OpenStaged opened.
+func (s *Staged) Close() error {
+	var errs []error
+	if s.log != nil {
+		errs = append(errs, s.log.Close())
+	}
+	if s.upper != nil {
+		errs = append(errs, s.upper.Close())
+	}
+	if s.Lower != nil {
+		errs = append(errs, s.Lower.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// published returns what the Job's earlier batches made the base of their paths.
+func published(job *store.Job, root bundle.Root) (map[tree.Path]tree.Node, error) {
+	all := map[tree.Path]tree.Node{}
+	if root.Name != workspaceRoot {
+		return all, nil
+	}
+	batches, err := job.Batches()
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range batches {
+		dir, err := job.OpenBatch(n)
+		if err != nil {
+			return nil, err
+		}
+		state, nodes, err := apply.Read(dir)
+		if err := errors.Join(err, dir.Close()); err != nil {
+			return nil, fmt.Errorf("batch %d of job %s: %w", n, job.ID(), err)
+		}
+		if state == apply.BatchPublished || state == apply.BatchUndone {
+			maps.Copy(all, nodes)
+		}
+	}
+	return all, nil
+}

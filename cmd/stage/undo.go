@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"stage/cmd/internal/session"
+)
+
+func (c *command) undoVerb() *cobra.Command {
+	var keepGoing, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "undo [JOB]",
+		Short: "Revert what was last applied of a Job, where it is still as apply left it",
+		Args:  atMostOneJob,
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			t, err := c.find(cmd, args)
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, t.close()) }()
+			rep, err := session.Undo(cmd.Context(), t.store, t.job, keepGoing, killPoint())
+			return errors.Join(err, c.report(rep, false, asJSON, err))
+		},
+	}
+	cmd.Flags().BoolVar(&keepGoing, "keep-going", false, "revert the rest where some targets changed since")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "the result as JSON")
+	return cmd
+}
+
+func atMostOneJob(_ *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usagef("one JOB at most, not %d arguments", len(args))
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"stage/bundle"
+	"stage/cmd/internal/session"
+	"stage/cmd/internal/store"
+	"stage/fs/tree"
+)
+
+var emptyChanges = bundle.Changes{Complete: true}
+
+func openStore() (*store.Store, error) {
+	path, err := store.DefaultPath(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	return store.Open(path)
+}
+
+// target is the Job a verb is about, and the paths below its workspace it was given.
+type target struct {
+	store     *store.Store
+	job       *store.Job
+	workspace bundle.Workspace
+	paths     []tree.Path
+}
+
+func (t *target) close() error { return errors.Join(t.job.Close(), t.store.Close()) }
+
+// find opens the Job that the verb's first argument names. An argument that names no Job but a
+// path is taken as the first path of the newest Job.
+func (c *command) find(cmd *cobra.Command, args []string) (*target, error) {
+	s, err := openStore()
+	if err != nil {
+		return nil, err
+	}
+	t := &target{store: s}
+	if t.workspace, err = currentWorkspace(); err == nil {
+		err = t.findJob(args)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if err := session.RecoverJob(cmd.Context(), t.job, build()); err != nil {
+		return nil, errors.Join(err, t.close())
+	}
+	return t, nil
+}
+
+func (t *target) findJob(args []string) error {
+	ref, rest := store.Last, args
+	if len(args) > 0 {
+		ref, rest = args[0], args[1:]
+	}
+	job, err := t.store.Find(ref, t.workspace)
+	if errors.Is(err, store.ErrNoJob) && len(args) > 0 && ref != store.Last && isPath(ref) {
+		var lerr error
+		if job, lerr = t.store.Find(store.Last, t.workspace); lerr == nil {
+			err, rest = nil, args
+		}
+	}
+	if err != nil {
+		return err
+	}
+	t.job = job
+	t.paths, err = relativePaths(job.Run().Workspace.Path.String(), rest)
+	if err != nil {
+		return errors.Join(err, job.Close())
+	}
+	return nil
+}
+
+// isPath reports whether an argument that names no Job looks like a path instead of an id.
+func isPath(arg string) bool {
+	_, err := bundle.ParseID(strings.ToLower(arg))
+	return err != nil
+}
+
+// relativePaths turns paths as the user wrote them, from the current directory, into paths below
+// the workspace. The paths need not exist: a Job may have made or deleted them.
+func relativePaths(workspace string, args []string) ([]tree.Path, error) {
+	var paths []tree.Path
+	for _, arg := range args {
+		abs, err := filepath.Abs(arg)
+		if err != nil {
+			return nil, err
+		}
+		// The workspace is free of links, the current directory may not be.
+		if dir, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
+			abs = filepath.Join(dir, filepath.Base(abs))
+		}
+		rel, err := filepath.Rel(workspace, abs)
+		if err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
+			return nil, usagef("%q lies outside the workspace %q", arg, workspace)
+		}
+		p, err := tree.ParsePath(rel)
+		if err != nil {
+			return nil, usagef("%q: %w", arg, err)
+		}
+		paths = append(paths, p)
+	}
+	return paths, nil
+}
+
+func currentWorkspace() (bundle.Workspace, error) {
+	dir, err := session.CurrentWorkspace()
+	if err != nil {
+		return bundle.Workspace{}, err
+	}
+	return store.Identify(dir)
+}
+
+// settleTarget finishes what an interrupted apply left in the Job's workspace.
+func settleTarget(ctx context.Context, t *target) error {
+	return session.RecoverTarget(ctx, t.store, t.job.Run().Workspace)
+}

@@ -302,7 +302,7 @@ func TestEachRequestOnAKeptConnectionIsJudged(t *testing.T) {
 func TestHostHeaderIsTheTarget(t *testing.T) {
 	port, _ := origin(t)
 	_, u := start(t, loop("good.test:"+port), nil)
-	_, r := send(t, u, "GET http://good.test:"+port+"/ HTTP/1.1\r\nHost: evil.test\r\n\r\n")
+	_, r := send(t, u, "GET http://GOOD.test.:"+port+"/ HTTP/1.1\r\nHost: evil.test\r\n\r\n")
 	resp, _ := answer(t, r)
 	if got := resp.Header.Get("X-Host"); got != "good.test:"+port {
 		t.Errorf("origin saw Host %q", got)

@@ -1,45 +1,316 @@
 // Package fusefs serves an overlay to the kernel over a mounted /dev/fuse descriptor.
+//
+// Opens cost no message: OPEN, OPENDIR and FLUSH are answered ENOSYS, so the kernel sends none of
+// them again, and no RELEASE either. Its caches are ours to invalidate, so entries, attributes and
+// content stay valid for an hour.
+//
+//	kernel ──read──► loop (one locked thread per CPU) ──► go-fuse parses ──► mount ──► overlay.FS
+//	       ◄─writev─                                      and serializes
 package fusefs
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"stage/fs/overlay"
 )
 
+// maxIO is the largest READ and WRITE. The kernel allows 256 pages by default.
+const maxIO = 1 << 20
+
+// Sizes of the buffers of one loop: a request or a reply is at most maxIO and its headers.
+const (
+	headRoom = 4096
+	bufSize  = maxIO + headRoom
+)
+
+// maxExtra is how many loops may be added while all others are in slow operations.
+const maxExtra = 16
+
+// Offsets in fuse_in_header and fuse_out_header (linux/fuse.h).
+const (
+	inOpcode, inUnique, inNode = 4, 8, 16
+	outHeader                  = 16
+)
+
+// rootAlias stands for the root's node number, 1, between loop and mount. go-fuse takes requests
+// for a certain name in node 1 as its own (poll.go); here every name belongs to the Job.
+const rootAlias = 1<<63 | overlay.RootID
+
 // Options are the settings of one served mount.
 type Options struct {
-	Name string // root name, for errors and evidence
+	Name string // name of the root, for errors
 }
 
 // Server serves one mount.
 type Server struct {
-	dev *os.File
-	fs  *overlay.FS
-}
+	name    string
+	fd      int
+	dev     *os.File
+	fs      *overlay.FS
+	proto   *fuse.ProtocolServer
+	readers int
 
-// MaxRead is the largest READ and WRITE request.
-const MaxRead = 1 << 20
+	closing atomic.Bool
+	idle    atomic.Int32 // loops that wait for a request
+	loops   atomic.Int32
+	wg      sync.WaitGroup
+	notify  atomic.Uint64
+
+	mu       sync.Mutex
+	protocol string // guarded by mu, like err
+	err      error
+}
 
 // MountOptions returns the option string for mount(2), without "fd=". The ids are those of the
 // caller in the user namespace that owns the mount.
 func MountOptions(userID, groupID uint32) string {
-	return fmt.Sprintf("rootmode=40000,user_id=%d,group_id=%d,default_permissions,max_read=%d", userID, groupID, MaxRead)
+	return fmt.Sprintf("rootmode=40000,user_id=%d,group_id=%d,default_permissions,max_read=%d", userID, groupID, maxIO)
 }
 
 // Serve starts to serve fs on dev, an already mounted /dev/fuse descriptor that the Server takes
-// over. It returns at once, before the kernel's INIT is answered.
+// over. It returns at once, before the kernel's INIT is answered. The caller must never touch the
+// mount itself: it could wait for itself.
 func Serve(dev *os.File, fs *overlay.FS, o Options) (*Server, error) {
 	if dev == nil || fs == nil {
 		return nil, errors.New("serve overlay: no device or no overlay")
 	}
-	return &Server{dev: dev, fs: fs}, nil
+	s := &Server{name: o.Name, dev: dev, fs: fs, readers: max(runtime.GOMAXPROCS(0), 2)}
+	s.fd = int(dev.Fd()) // Fd makes it blocking, which the loops rely on
+	s.proto = fuse.NewProtocolServer(&mount{RawFileSystem: fuse.NewDefaultRawFileSystem(), fs: fs}, mountSettings())
+	s.start(s.first)
+	return s, nil
 }
 
-// Close ends serving: after the mount is gone, or to abort it. It waits for all goroutines.
-func (s *Server) Close() error { return s.dev.Close() }
+// mountSettings returns what is negotiated with the kernel. ATOMIC_O_TRUNC must never be: without
+// OPEN nobody would be told to truncate. PASSTHROUGH needs opens, and raises the stacking depth.
+// POSIX_ACL would cost a GETXATTR per inode.
+func mountSettings() *fuse.MountOptions {
+	return &fuse.MountOptions{
+		Name:                     "stage",
+		MaxWrite:                 maxIO,
+		MaxBackground:            64,
+		ExplicitDataCacheControl: true,
+		EnableSymlinkCaching:     true,
+		DisabledCapabilities:     fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_PASSTHROUGH,
+		ExtraCapabilities:        fuse.CAP_NO_OPENDIR_SUPPORT | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_ASYNC_DIO,
+		Logger:                   log.New(io.Discard, "", 0),
+	}
+}
 
-// Protocol tells what was negotiated, "" before INIT.
-func (s *Server) Protocol() string { return "" }
+func (s *Server) start(loop func()) {
+	s.loops.Add(1)
+	s.wg.Go(func() {
+		defer s.loops.Add(-1)
+		loop()
+	})
+}
+
+// first answers INIT alone, then starts the other loops: what INIT negotiates is read by all.
+func (s *Server) first() {
+	b := newBuffers()
+	n, ok := s.read(b)
+	if !ok {
+		return
+	}
+	reply := s.handle(b, n)
+	s.note(b.out[:reply])
+	if !s.write(b.out[:reply]) {
+		return
+	}
+	for range s.readers - 1 {
+		s.start(s.serve)
+	}
+	s.serveWith(b, false)
+}
+
+func (s *Server) serve() { s.serveWith(newBuffers(), false) }
+
+func (s *Server) serveExtra() { s.serveWith(newBuffers(), true) }
+
+// serveWith reads, handles and answers requests until the mount or the Server goes. Before a
+// request that may take long it makes sure that another loop waits for the next one; such an extra
+// loop ends when there are enough without it.
+func (s *Server) serveWith(b *buffers, extra bool) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for !s.closing.Load() {
+		n, ok := s.read(b)
+		if !ok {
+			return
+		}
+		if s.idle.Load() == 0 && slow(binary.NativeEndian.Uint32(b.in[inOpcode:])) && s.loops.Load() < int32(s.readers+maxExtra) {
+			s.start(s.serveExtra)
+		}
+		if reply := s.handle(b, n); reply > 0 && !s.write(b.out[:reply]) {
+			return
+		}
+		if extra && s.idle.Load() > 0 {
+			return
+		}
+	}
+}
+
+// Opcodes that may take long: they copy up, sync or move much data (linux/fuse.h).
+var slowOps = [64]bool{4: true, 12: true, 13: true, 16: true, 20: true, 21: true, 24: true, 30: true, 43: true, 45: true, 47: true}
+
+func slow(op uint32) bool { return op < uint32(len(slowOps)) && slowOps[op] }
+
+type buffers struct{ in, out []byte }
+
+func newBuffers() *buffers {
+	return &buffers{in: make([]byte, bufSize), out: make([]byte, bufSize)}
+}
+
+// read reads one request. It reports false when there will be no more.
+func (s *Server) read(b *buffers) (int, bool) {
+	s.idle.Add(1)
+	defer s.idle.Add(-1)
+	for {
+		n, err := unix.Read(s.fd, b.in)
+		switch {
+		case err == nil && n > inNode:
+			return n, true
+		case err == unix.EINTR || err == unix.EAGAIN || err == unix.ENOENT: // ENOENT: interrupted before it was read
+			if s.closing.Load() {
+				return 0, false
+			}
+			continue
+		case err != nil && err != unix.ENODEV: // ENODEV: unmounted
+			s.fail(fmt.Errorf("read request: %w", err))
+		}
+		return 0, false
+	}
+}
+
+// handle handles the request in b.in[:n] and returns the size of the reply in b.out, 0 for none.
+func (s *Server) handle(b *buffers, n int) int {
+	if binary.NativeEndian.Uint64(b.in[inNode:]) == overlay.RootID {
+		binary.NativeEndian.PutUint64(b.in[inNode:], rootAlias)
+	}
+	size, status := s.proto.HandleRequest([][]byte{b.in[:n]}, [][]byte{b.out})
+	if status.Ok() {
+		return size
+	}
+	// The request could not be parsed.
+	binary.NativeEndian.PutUint32(b.out, outHeader)
+	binary.NativeEndian.PutUint32(b.out[4:], uint32(-int32(status)))
+	copy(b.out[8:16], b.in[inUnique:inUnique+8])
+	return outHeader
+}
+
+// write sends a reply. ENOENT means that nobody waits for it any more.
+func (s *Server) write(reply []byte) bool {
+	for {
+		_, err := unix.Write(s.fd, reply)
+		switch err {
+		case nil, unix.ENOENT:
+			return true
+		case unix.EINTR, unix.EAGAIN:
+			continue
+		case unix.ENODEV, unix.ECONNABORTED, unix.ENOTCONN:
+			return false
+		}
+		s.fail(fmt.Errorf("write reply: %w", err))
+		return false
+	}
+}
+
+// fail keeps the first error of the connection and reports it.
+func (s *Server) fail(err error) {
+	err = fmt.Errorf("serve %s: %w", s.name, err)
+	s.mu.Lock()
+	first := s.err == nil
+	if first {
+		s.err = err
+	}
+	s.mu.Unlock()
+	if first {
+		s.fs.Report(err)
+	}
+}
+
+// note keeps what the reply to INIT negotiated.
+func (s *Server) note(reply []byte) {
+	if len(reply) < outHeader+int(unsafe.Sizeof(fuse.InitOut{})) {
+		return
+	}
+	var out fuse.InitOut
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&out)), unsafe.Sizeof(out)), reply[outHeader:])
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.protocol = describe(&out)
+}
+
+// capNames are the capabilities worth telling, in the words of linux/fuse.h.
+var capNames = []struct {
+	bit  uint64
+	name string
+}{
+	{fuse.CAP_NO_OPEN_SUPPORT, "no_open"}, {fuse.CAP_NO_OPENDIR_SUPPORT, "no_opendir"},
+	{fuse.CAP_EXPLICIT_INVAL_DATA, "explicit_inval_data"}, {fuse.CAP_AUTO_INVAL_DATA, "auto_inval_data"},
+	{fuse.CAP_READDIRPLUS, "readdirplus"}, {fuse.CAP_HANDLE_KILLPRIV_V2, "handle_killpriv_v2"},
+	{fuse.CAP_ATOMIC_O_TRUNC, "atomic_o_trunc"}, {fuse.CAP_CACHE_SYMLINKS, "cache_symlinks"},
+	{fuse.CAP_PARALLEL_DIROPS, "parallel_dirops"}, {fuse.CAP_WRITEBACK_CACHE, "writeback_cache"},
+	{fuse.CAP_POSIX_LOCKS, "posix_locks"}, {fuse.CAP_FLOCK_LOCKS, "flock_locks"},
+}
+
+func describe(out *fuse.InitOut) string {
+	var caps []string
+	for _, c := range capNames {
+		if out.Flags64()&c.bit != 0 {
+			caps = append(caps, c.name)
+		}
+	}
+	return fmt.Sprintf("fuse %d.%d: %s, max_write %d", out.Major, out.Minor, strings.Join(caps, ", "), out.MaxWrite)
+}
+
+// Protocol tells what was negotiated, "" before INIT was answered.
+func (s *Server) Protocol() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.protocol
+}
+
+// Close ends serving: after the mount is gone, or to abort it, when whoever uses it gets ENOTCONN.
+// It waits for all loops and closes the device.
+func (s *Server) Close() error {
+	if s.closing.Swap(true) {
+		return os.ErrClosed
+	}
+	s.wake()
+	s.wg.Wait()
+	err := s.dev.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Join(s.err, err)
+}
+
+// wake makes loops that wait for a request return. Closing the device does not: a read(2) under way
+// keeps it open. But the kernel can be asked for a page of the root's cache (FUSE_NOTIFY_RETRIEVE),
+// and its answer is a request, which wakes one loop. Where that fails the connection is gone, and
+// read(2) fails too.
+func (s *Server) wake() {
+	msg := make([]byte, outHeader+32) // fuse_out_header, fuse_notify_retrieve_out
+	binary.NativeEndian.PutUint32(msg, uint32(len(msg)))
+	binary.NativeEndian.PutUint32(msg[4:], uint32(fuse.NOTIFY_RETRIEVE_CACHE*-1))
+	binary.NativeEndian.PutUint64(msg[outHeader+8:], overlay.RootID)
+	for range s.readers + maxExtra {
+		binary.NativeEndian.PutUint64(msg[outHeader:], s.notify.Add(1))
+		if _, err := unix.Write(s.fd, msg); err != nil {
+			return
+		}
+	}
+}

@@ -1,47 +1,46 @@
-// Package overlay is the union of a read-only lower tree and a Job's private upper tree: it
-// resolves names, copies up, and records bases and marks in the change log before it changes
-// anything.
+// Package overlay is the union of a workspace, the lower tree, and a Job's private changes, the
+// upper tree: it resolves names, copies up, and records bases and marks before it changes anything.
+//
+// Every operation names nodes by number; a node knows its parent and its name, so nothing holds a
+// path. A directory that has an upper directory stays in memory with the names in the upper and
+// the whiteouts; a lookup elsewhere is one fstatat on the lower.
+//
+//	            lower (never written)          upper (mirrors the view's names)
+//	lookup ───────────────────────────┐    ┌── in memory: names, whiteouts, which lower shows
+//	                                  ▼    ▼
+//	                                 one node ──► attributes as the Job may see them
+//	change ── records appended to the change log ──► then the change in the upper
+//
+// Lock order: a copy-up lock, then FS.mu, then table.mu, then fdCache.mu. FS.mu is held shared by
+// whatever resolves names and exclusively by whatever changes them. No lock is held over OnEvent.
 package overlay
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"stage/fs/hostfs"
 	"stage/fs/tree"
 	"stage/journal"
 )
 
-// IDs are the real ids of the caller whose files are served.
-type IDs struct {
-	// Rootless: the mount lives in a user namespace that maps only UID and GID, as 0.
-	Rootless bool
-	UID, GID uint32
-	Groups   []uint32 // supplementary groups
-}
-
-// Verdict says what a rule takes away from one path; 0 is free.
-type Verdict uint8
-
-// The bits of a Verdict.
-const (
-	Hide Verdict = 1 << iota
-	DenyRead
-	DenyWrite
-	DenyExec
-)
-
-// Rules decides what is taken away from a path. A nil Rules takes nothing.
-type Rules interface {
-	Verdict(p tree.Path, dir bool) Verdict
-}
+// syncEvery is how often the change log is made durable without being asked.
+const syncEvery = 5 * time.Second
 
 // Config is what Open needs.
 type Config struct {
+	// Lower is the workspace; it is only read. Upper must be a directory of a file system with
+	// O_TMPFILE and, for a Rootless caller, user extended attributes.
 	Lower, Upper hostfs.Dir
-	LogFile      journal.File // the change log, new (empty) or existing
+	LogFile      journal.File // the change log, new (empty) or existing; Close closes it
 	IDs          IDs
-	Rules        Rules
+	Rules        Rules       // nil takes nothing away
 	OnEvent      func(Event) // called without locks; may be nil
 }
 
@@ -56,7 +55,8 @@ const (
 	EventMoving
 )
 
-// Event is what the overlay has to tell beside the result of an operation.
+// Event is what the overlay has to tell beside the result of an operation. Path is where the node
+// was in the view, the root when that is not known.
 type Event struct {
 	Kind EventKind
 	Path tree.Path
@@ -65,31 +65,154 @@ type Event struct {
 
 // Stats counts what passed the overlay since Open.
 type Stats struct {
-	FilesServed, BytesServed, DeniedLookups      uint64
-	WriteRequests, BytesWritten, CopyUps, Denied uint64
+	FilesServed   uint64 // files of which at least one byte range was read
+	BytesServed   uint64
+	DeniedLookups uint64 // names that a Hide rule made absent
+	WriteRequests uint64
+	BytesWritten  uint64
+	CopyUps       uint64
+	Denied        uint64 // operations refused because of a rule
+}
+
+type counters struct {
+	filesServed, bytesServed, deniedLookups          atomic.Uint64
+	writeRequests, bytesWritten, copyUps, deniedActs atomic.Uint64
 }
 
 // FS is one open overlay.
 type FS struct {
-	cfg Config
+	cfg   Config
+	ids   IDs
+	rules Rules
+	count counters
+	fds   *fdCache
+	tab   table
+
+	lowerTop, upperTop *descriptor // of the two directories of the Config
+	lowerDev, upperDev uint64
+	scratch            int // O_TMPFILE of the upper, touched to learn the file system's time
+
+	copying [64]sync.Mutex // a node's copy-up holds copying[id%64]
+
+	mu     sync.RWMutex // the tree lock; guards names, layers and all below
+	log    *journal.Writer
+	bases  *State                  // only Bases is kept up to date
+	groups map[inodeKey]*linkGroup // by lower and by upper inode
+	// lowerLinks are the names of lower inodes with several; nil until they are needed.
+	lowerLinks map[inodeKey][]tree.Path
+
+	stop chan struct{}
+	done sync.WaitGroup
 }
 
-// Open opens the overlay and replays its change log.
+// Open opens the overlay, replays its change log, finishes or takes back a rename a crash cut off,
+// and reads the names in the upper.
 func Open(cfg Config) (*FS, error) {
-	if cfg.Lower == nil || cfg.Upper == nil || cfg.LogFile == nil {
-		return nil, errors.New("open overlay: lower, upper or change log is missing")
+	f := &FS{
+		cfg: cfg, ids: cfg.IDs, rules: cfg.Rules,
+		fds:    newFDCache(),
+		bases:  NewState(),
+		groups: map[inodeKey]*linkGroup{},
+		stop:   make(chan struct{}),
+
+		lowerTop: &descriptor{fd: cfg.Lower.Fd(), kept: true},
+		upperTop: &descriptor{fd: cfg.Upper.Fd(), kept: true},
 	}
-	return &FS{cfg: cfg}, nil
+	if err := f.open(); err != nil {
+		return nil, fmt.Errorf("open overlay: %w", err)
+	}
+	f.done.Go(f.syncLog)
+	return f, nil
 }
 
-// Sync makes upper and change log durable.
-func (f *FS) Sync() error { return nil }
+func (f *FS) open() error {
+	var err error
+	if f.scratch, err = probeUpper(f.cfg.Upper.Fd(), f.ids.Rootless); err != nil {
+		return err
+	}
+	if err := f.openLog(); err != nil {
+		return errors.Join(err, unix.Close(f.scratch))
+	}
+	if err := f.load(); err != nil {
+		return errors.Join(err, f.log.Close(), unix.Close(f.scratch))
+	}
+	return nil
+}
 
-// Close syncs and ends the overlay.
-func (f *FS) Close() error { return nil }
+// probeUpper checks what the upper must be able to do and returns an O_TMPFILE of it.
+func probeUpper(fd int, rootless bool) (int, error) {
+	scratch, err := unix.Openat(fd, ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return -1, fmt.Errorf("upper directory cannot hold unnamed files (O_TMPFILE): %w", err)
+	}
+	if !rootless {
+		return scratch, nil
+	}
+	if err := unix.Fsetxattr(scratch, AttrXattr, EncodeAttr(0o600, 0, 0), 0); err != nil {
+		return -1, errors.Join(fmt.Errorf("upper directory cannot hold user extended attributes: %w", err), unix.Close(scratch))
+	}
+	return scratch, nil
+}
+
+// syncLog makes the change log durable now and then. Its error is kept by the log itself: every
+// later change fails with it.
+func (f *FS) syncLog() {
+	tick := time.NewTicker(syncEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-f.stop:
+			return
+		case <-tick.C:
+			if err := f.log.Sync(); err != nil {
+				f.event(Event{Kind: EventError, Err: err})
+				return
+			}
+		}
+	}
+}
+
+// Sync makes everything changed so far durable, the change log first.
+func (f *FS) Sync() error {
+	if err := f.log.Sync(); err != nil {
+		return err
+	}
+	if err := f.cfg.Upper.Syncfs(); err != nil {
+		return fmt.Errorf("sync upper: %w", err)
+	}
+	return nil
+}
+
+// Close syncs and ends the overlay. The directories of the Config stay open.
+//
+// Preconditions:
+//   - nothing serves the overlay any more.
+func (f *FS) Close() error {
+	close(f.stop)
+	f.done.Wait()
+	err := f.Sync()
+	f.fds.closeAll()
+	return errors.Join(err, f.tab.closePins(), unix.Close(f.scratch), f.log.Close())
+}
 
 // Stats returns the counters.
-func (f *FS) Stats() Stats { return Stats{} }
+func (f *FS) Stats() Stats {
+	c := &f.count
+	return Stats{
+		FilesServed: c.filesServed.Load(), BytesServed: c.bytesServed.Load(), DeniedLookups: c.deniedLookups.Load(),
+		WriteRequests: c.writeRequests.Load(), BytesWritten: c.bytesWritten.Load(),
+		CopyUps: c.copyUps.Load(), Denied: c.deniedActs.Load(),
+	}
+}
+
+// Report tells the caller of an error that has no errno, so that the Job saw EIO.
+func (f *FS) Report(err error) { f.event(Event{Kind: EventError, Err: err}) }
+
+func (f *FS) event(e Event) {
+	if f.cfg.OnEvent != nil {
+		f.cfg.OnEvent(e)
+	}
+}
 
 // LoadState replays the change log in r.
 func LoadState(r io.Reader) (*State, error) {

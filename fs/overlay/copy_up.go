@@ -1,0 +1,445 @@
+package overlay
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"stage/fs/tree"
+)
+
+// copyTries is how often a file that changes while it is copied is copied again.
+const copyTries = 4
+
+// errMoving is the cause when a lower file kept changing.
+var errMoving = errors.New("the file in the workspace keeps changing")
+
+// copyUp brings n's object into the upper. Without content a regular file arrives empty: the
+// caller is about to truncate it.
+//
+// Preconditions:
+//   - FS.mu is not held.
+func (f *FS) copyUp(n *node, content bool) error {
+	if n.upper.Load() {
+		return nil
+	}
+	mu := &f.copying[n.id%uint64(len(f.copying))]
+	mu.Lock()
+	defer mu.Unlock()
+	if n.upper.Load() {
+		return nil
+	}
+	err := f.copyUpKind(n, content)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, errMoving) {
+		f.event(Event{Kind: EventMoving, Path: f.lockedPathOf(n), Err: err})
+		return fmt.Errorf("copy up: %w: %w", err, unix.EIO)
+	}
+	return fmt.Errorf("copy up: %w", err)
+}
+
+func (f *FS) lockedPathOf(n *node) tree.Path {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.pathOf(n)
+}
+
+func (f *FS) copyUpKind(n *node, content bool) error {
+	if n.kind == unix.S_IFREG {
+		return f.copyUpFile(n, content)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n.isDir() {
+		return f.copyUpDir(n)
+	}
+	return f.copyUpSpecial(n)
+}
+
+// copied is the content and state of a lower file in an unnamed upper file.
+type copied struct {
+	fd   int
+	st   unix.Stat_t // of the lower file
+	node tree.Node   // the same as a base, digest included if the content was read
+}
+
+// copyUpFile copies without the tree lock, which it takes to put the copy in place.
+func (f *FS) copyUpFile(n *node, content bool) error {
+	src, err := f.openLower(n)
+	if err != nil {
+		return err
+	}
+	defer closeFD(src)
+	c, err := f.copyFile(src, content)
+	if err != nil {
+		return err
+	}
+	if err := f.settle(n, c); err != nil {
+		return errors.Join(err, unix.Close(c.fd))
+	}
+	f.count.copyUps.Add(1)
+	return nil
+}
+
+// openLower opens the content of a lower file for reading, without a trace in its atime where that
+// is allowed.
+func (f *FS) openLower(n *node) (int, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	p, err := f.where(n)
+	if err != nil {
+		return -1, err
+	}
+	defer f.leave(p)
+	return f.openContent(p, unix.O_RDONLY|unix.O_NOATIME)
+}
+
+// openContent opens the regular file at p. It cannot block: what is no regular file is opened with
+// O_NONBLOCK and refused.
+func (f *FS) openContent(p place, flags int) (int, error) {
+	flags |= unix.O_NONBLOCK | unix.O_NOCTTY
+	fd, err := f.openPlace(p, flags)
+	if err == unix.EPERM && flags&unix.O_NOATIME != 0 { // O_NOATIME is for the owner
+		fd, err = f.openPlace(p, flags&^unix.O_NOATIME)
+	}
+	if err != nil {
+		return -1, absent(err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		closeFD(fd)
+		return -1, unix.ESTALE
+	}
+	return fd, nil
+}
+
+func (f *FS) openPlace(p place, flags int) (int, error) {
+	if p.name != "" {
+		return f.fds.openat(p.d.fd, p.name, flags, 0)
+	}
+	return unix.Open(procFD(p.d.fd), flags|unix.O_CLOEXEC, 0)
+}
+
+// copyFile copies src until it held still from before to after the copy.
+func (f *FS) copyFile(src int, content bool) (*copied, error) {
+	for range copyTries {
+		c, err := f.copyOnce(src, content)
+		if err != nil {
+			return nil, err
+		}
+		var after unix.Stat_t
+		if err := unix.Fstat(src, &after); err != nil {
+			return nil, errors.Join(err, unix.Close(c.fd))
+		}
+		if sameState(&c.st, &after) {
+			return c, nil
+		}
+		closeFD(c.fd)
+	}
+	return nil, errMoving
+}
+
+func sameState(a, b *unix.Stat_t) bool {
+	return a.Size == b.Size && a.Mtim == b.Mtim && a.Ctim == b.Ctim
+}
+
+func (f *FS) copyOnce(src int, content bool) (*copied, error) {
+	c := &copied{fd: -1}
+	if err := unix.Fstat(src, &c.st); err != nil {
+		return nil, err
+	}
+	c.node = nodeOf(&c.st, owner{c.st.Mode, c.st.Uid, c.st.Gid})
+	var err error
+	if c.node.Xattrs, err = readXattrs(xattrAt(src, "")); err != nil {
+		return nil, err
+	}
+	if c.fd, err = f.tmpfile(); err != nil {
+		return nil, err
+	}
+	if content {
+		c.node.Digest, err = copyContent(c.fd, src, c.st.Size)
+	}
+	if err == nil {
+		err = f.giveAttrs(c.fd, &c.st, c.node.Xattrs)
+	}
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(c.fd))
+	}
+	return c, nil
+}
+
+// tmpfile makes an unnamed file in the upper.
+func (f *FS) tmpfile() (int, error) {
+	return f.fds.openat(f.cfg.Upper.Fd(), ".", unix.O_TMPFILE|unix.O_RDWR, 0o600)
+}
+
+// giveAttrs gives an upper file or directory the owner, xattrs, mode and times of a lower one.
+func (f *FS) giveAttrs(fd int, st *unix.Stat_t, xattrs tree.Xattrs) error {
+	p := place{d: &descriptor{fd: fd, kept: true}}
+	if err := f.setOwner(p, owner{st.Mode, st.Uid, st.Gid}, xattrs); err != nil {
+		return err
+	}
+	return utimes(fd, "", st.Atim, st.Mtim)
+}
+
+// settle puts the copy of n in place: at n's name, or as what keeps n if it has lost its names.
+func (f *FS) settle(n *node, c *copied) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var st unix.Stat_t
+	if err := unix.Fstat(c.fd, &st); err != nil {
+		return err
+	}
+	if n.parent == nil {
+		f.fds.drop(&n.slot)
+		closeFD(n.pin.fd)
+		n.pin = &descriptor{fd: c.fd, kept: true}
+		f.raise(n, &st)
+		return nil
+	}
+	if err := f.copyUpDir(n.parent); err != nil {
+		return err
+	}
+	recs, err := f.copyUpRecords(n, c.node)
+	if err != nil {
+		return err
+	}
+	if err := f.append(recs...); err != nil {
+		return err
+	}
+	err = f.keepMtime(n.parent, func(up int) error {
+		return unix.Linkat(unix.AT_FDCWD, procFD(c.fd), up, n.name, unix.AT_SYMLINK_FOLLOW)
+	})
+	if err != nil {
+		return err
+	}
+	n.parent.dir.addName(n.name)
+	f.raise(n, &st)
+	if c.st.Nlink > 1 {
+		n.parent.dir.mark(n.name, markLink)
+		f.groupCopied(n, &c.st, &st)
+	}
+	f.unpin(n)
+	f.fds.replace(&n.slot, c.fd)
+	return nil
+}
+
+// copyUpRecords returns what the change log must say before the copy of n appears: the base, with
+// what was learned while copying, and that it was a hard link.
+func (f *FS) copyUpRecords(n *node, lower tree.Node) ([]Record, error) {
+	var recs []Record
+	b, err := f.base(n.parent, n.name, false)
+	if err != nil {
+		return nil, err
+	}
+	if b != nil {
+		if b.Node.SameIdentity(lower) {
+			b.Node.Digest = lower.Digest
+		}
+		recs = append(recs, *b)
+	}
+	if lower.Nlink > 1 && !n.isDir() {
+		path, err := f.path(n)
+		if err != nil {
+			return nil, err
+		}
+		recs = append(recs, Record{Op: OpLink, Path: path, Node: &lower})
+	}
+	return recs, nil
+}
+
+// raise notes that n's object is now the upper one with state st, shown with the inode number n
+// has had all along.
+func (f *FS) raise(n *node, st *unix.Stat_t) {
+	f.tab.mu.Lock()
+	defer f.tab.mu.Unlock()
+	f.tab.origin[st.Ino] = n.ino
+	n.upper.Store(true)
+}
+
+// keepMtime runs change, which adds an entry to the upper directory of p that the view has had all
+// along, and puts the directory's mtime back.
+func (f *FS) keepMtime(p *node, change func(up int) error) error {
+	d, err := f.upperFD(p)
+	if err != nil {
+		return err
+	}
+	defer f.fds.put(d)
+	var st unix.Stat_t
+	if err := unix.Fstatat(d.fd, "", &st, unix.AT_EMPTY_PATH); err != nil {
+		return err
+	}
+	if err := change(d.fd); err != nil {
+		return err
+	}
+	return utimes(d.fd, "", unix.Timespec{Nsec: unix.UTIME_OMIT}, st.Mtim)
+}
+
+// copyUpDir gives n an upper directory with the attributes of its lower one, and all its parents
+// too. Names that are only in the lower stay there.
+//
+// Preconditions:
+//   - FS.mu is held exclusively.
+func (f *FS) copyUpDir(n *node) error {
+	if n.upper.Load() {
+		return nil
+	}
+	if n == f.tab.root {
+		return f.copyUpRoot()
+	}
+	if n.parent == nil || n.dir.lower == nil {
+		return unix.ENOENT
+	}
+	if err := f.copyUpDir(n.parent); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := f.stat(n, &st); err != nil {
+		return err
+	}
+	node, err := f.lowerNode(n.parent, n.name)
+	if err != nil {
+		return err
+	}
+	recs, err := f.copyUpRecords(n, node)
+	if err != nil {
+		return err
+	}
+	if err := f.append(recs...); err != nil {
+		return err
+	}
+	return f.makeUpperDir(n, &st, node.Xattrs)
+}
+
+func (f *FS) makeUpperDir(n *node, lower *unix.Stat_t, xattrs tree.Xattrs) error {
+	err := f.keepMtime(n.parent, func(up int) error {
+		if err := unix.Mkdirat(up, n.name, 0o700); err != nil {
+			return err
+		}
+		fd, err := f.fds.openat(up, n.name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		if err != nil {
+			return err
+		}
+		defer closeFD(fd)
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return err
+		}
+		if err := f.giveAttrs(fd, lower, xattrs); err != nil {
+			return err
+		}
+		n.parent.dir.addName(n.name)
+		f.raise(n, &st)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("make upper directory: %w", err)
+	}
+	f.count.copyUps.Add(1)
+	return nil
+}
+
+// copyUpRoot gives the upper's own directory, which is there from the start, the attributes of the
+// workspace directory.
+func (f *FS) copyUpRoot() error {
+	root := f.tab.root
+	node, err := nodeAt(f.cfg.Lower.Fd(), ".")
+	if err != nil {
+		return err
+	}
+	if _, ok := f.bases.Bases[tree.Path{}]; !ok {
+		if err := f.append(Record{Op: OpBase, Node: &node}); err != nil {
+			return err
+		}
+	}
+	var lower, st unix.Stat_t
+	if err := unix.Fstat(f.cfg.Lower.Fd(), &lower); err != nil {
+		return err
+	}
+	if err := f.giveAttrs(f.cfg.Upper.Fd(), &lower, node.Xattrs); err != nil {
+		return err
+	}
+	if err := unix.Fstat(f.cfg.Upper.Fd(), &st); err != nil {
+		return err
+	}
+	f.raise(root, &st)
+	return nil
+}
+
+// copyUpSpecial copies a link, FIFO, socket or device node: there is no content, only a name.
+//
+// Preconditions:
+//   - FS.mu is held exclusively.
+func (f *FS) copyUpSpecial(n *node) error {
+	var st unix.Stat_t
+	if err := f.stat(n, &st); err != nil {
+		return err
+	}
+	if n.parent == nil {
+		return unix.ENOENT // unlinked, and nothing keeps it but a descriptor
+	}
+	if err := f.copyUpDir(n.parent); err != nil {
+		return err
+	}
+	node, err := f.lowerNode(n.parent, n.name)
+	if err != nil {
+		return err
+	}
+	recs, err := f.copyUpRecords(n, node)
+	if err != nil {
+		return err
+	}
+	if err := f.append(recs...); err != nil {
+		return err
+	}
+	err = f.keepMtime(n.parent, func(up int) error { return f.makeSpecial(up, n.name, &st, node) })
+	if err != nil {
+		return err
+	}
+	var up unix.Stat_t
+	if err := f.statUpper(n.parent, n.name, &up); err != nil {
+		return err
+	}
+	n.parent.dir.addName(n.name)
+	f.raise(n, &up)
+	if st.Nlink > 1 {
+		n.parent.dir.mark(n.name, markLink)
+		f.groupCopied(n, &st, &up)
+	}
+	f.unpin(n)
+	f.count.copyUps.Add(1)
+	return nil
+}
+
+// makeSpecial makes the copy of a node without content. Such nodes hold their real attributes even
+// without root: an owner the server may not give is not given.
+func (f *FS) makeSpecial(up int, name string, st *unix.Stat_t, node tree.Node) error {
+	var err error
+	if node.Kind == tree.Symlink {
+		err = unix.Symlinkat(node.Target, up, name)
+	} else {
+		err = unix.Mknodat(up, name, st.Mode, int(st.Rdev))
+	}
+	if err != nil {
+		return err
+	}
+	err = unix.Fchownat(up, name, int(st.Uid), int(st.Gid), noFollow)
+	if err != nil && !(f.ids.Rootless && err == unix.EPERM) {
+		return err
+	}
+	if node.Kind != tree.Symlink {
+		if err := unix.Fchmodat(up, name, st.Mode&0o7777, 0); err != nil {
+			return err
+		}
+	}
+	if err := writeXattrs(xattrAt(up, name), node.Xattrs); err != nil {
+		return err
+	}
+	return utimes(up, name, st.Atim, st.Mtim)
+}

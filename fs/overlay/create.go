@@ -1,0 +1,357 @@
+package overlay
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// Create makes a regular file and opens nothing: opens cost no message. flags are those of open(2);
+// without O_EXCL a file the kernel did not know of is taken as it is, or truncated with O_TRUNC.
+func (f *FS) Create(c Caller, parent uint64, name string, flags, mode uint32, e *Entry) error {
+	err := f.make(c, parent, name, unix.S_IFREG|mode&0o7777, e, func(up int, mode uint32) error {
+		fd, err := f.fds.openat(up, name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR, mode)
+		if err == nil {
+			closeFD(fd)
+		}
+		return err
+	})
+	if err != unix.EEXIST || flags&unix.O_EXCL != 0 {
+		return err
+	}
+	if err := f.Lookup(parent, name, e); err != nil {
+		return err
+	}
+	err = f.reuse(e, flags)
+	if err != nil {
+		f.Forget(e.ID, 1)
+	}
+	return err
+}
+
+// reuse makes an existing file do for open(2) with O_CREAT.
+func (f *FS) reuse(e *Entry, flags uint32) error {
+	switch {
+	case e.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return unix.EISDIR
+	case e.Mode&unix.S_IFMT != unix.S_IFREG:
+		return unix.ESTALE // the kernel looks the name up again
+	case flags&unix.O_TRUNC != 0:
+		return f.Setattr(e.ID, &SetAttr{Set: SetSize | KillPriv}, &e.Attr)
+	}
+	return nil
+}
+
+// Mknod makes a regular file, FIFO or socket. Device nodes are EPERM: the Job has no CAP_MKNOD.
+func (f *FS) Mknod(c Caller, parent uint64, name string, mode uint32, e *Entry) error {
+	switch mode & unix.S_IFMT {
+	case 0, unix.S_IFREG:
+		return f.Create(c, parent, name, unix.O_EXCL, mode, e)
+	case unix.S_IFIFO, unix.S_IFSOCK:
+	default:
+		return unix.EPERM
+	}
+	return f.make(c, parent, name, mode, e, func(up int, mode uint32) error {
+		return unix.Mknodat(up, name, mode, 0)
+	})
+}
+
+// Mkdir makes a directory.
+func (f *FS) Mkdir(c Caller, parent uint64, name string, mode uint32, e *Entry) error {
+	return f.make(c, parent, name, unix.S_IFDIR|mode&0o7777, e, func(up int, mode uint32) error {
+		return unix.Mkdirat(up, name, mode&0o7777)
+	})
+}
+
+// Symlink makes a symbolic link; target is kept as it is.
+func (f *FS) Symlink(c Caller, parent uint64, name, target string, e *Entry) error {
+	return f.make(c, parent, name, unix.S_IFLNK|0o777, e, func(up int, _ uint32) error {
+		return unix.Symlinkat(target, up, name)
+	})
+}
+
+// make adds a new object called name to parent: act makes it in the upper directory up.
+func (f *FS) make(c Caller, parent uint64, name string, mode uint32, e *Entry, act func(up int, mode uint32) error) error {
+	p, err := f.dirNode(parent)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	isDir := mode&unix.S_IFMT == unix.S_IFDIR
+	if err := f.prepare(p, name, isDir); err != nil {
+		return err
+	}
+	recs, err := f.newRecords(p, name, isDir)
+	if err != nil {
+		return err
+	}
+	if err := f.append(recs...); err != nil {
+		return err
+	}
+	up, err := f.upperFD(p)
+	if err != nil {
+		return err
+	}
+	defer f.fds.put(up)
+	o, err := f.newOwner(c, p, mode)
+	if err != nil {
+		return err
+	}
+	if err := act(up.fd, f.serverMode(o.mode)); err != nil {
+		return err
+	}
+	p.dir.addName(name)
+	var st unix.Stat_t
+	if err := f.own(place{up, name}, o, &st); err != nil {
+		return err
+	}
+	n := f.adopt(p, name, true, &st, true)
+	if isDir {
+		n.dir.explicit = p.dir.lower != nil
+	}
+	f.enter(n, &st, e)
+	return nil
+}
+
+// prepare checks that name may and can be made in p, and brings p into the upper.
+func (f *FS) prepare(p *node, name string, isDir bool) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if p != f.tab.root && p.parent == nil {
+		return unix.ENOENT
+	}
+	if err := f.mayCreate(p, name, isDir); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	switch _, err := f.find(p, name, &st); err {
+	case unix.ENOENT:
+		return f.copyUpDir(p)
+	case nil:
+		return unix.EEXIST
+	default:
+		return err
+	}
+}
+
+// newRecords returns what the change log must say before name appears in p.
+func (f *FS) newRecords(p *node, name string, isDir bool) ([]Record, error) {
+	var recs []Record
+	b, err := f.base(p, name, false)
+	if err != nil {
+		return nil, err
+	}
+	if b != nil {
+		recs = append(recs, *b)
+	}
+	if isDir && p.dir.lower != nil {
+		path, err := f.childPath(p, name)
+		if err != nil {
+			return nil, err
+		}
+		recs = append(recs, Record{Op: OpOpaque, Path: path})
+	}
+	return recs, nil
+}
+
+// newOwner returns the owner of a new object in p. A setgid directory passes its group on, and to
+// directories the bit too.
+func (f *FS) newOwner(c Caller, p *node, mode uint32) (owner, error) {
+	c = f.ids.real(c)
+	o := owner{mode, c.UID, c.GID}
+	var st unix.Stat_t
+	if err := f.stat(p, &st); err != nil {
+		return o, err
+	}
+	if dir := f.logical(p.upper.Load(), &st); dir.mode&unix.S_ISGID != 0 {
+		o.gid = dir.gid
+		if mode&unix.S_IFMT == unix.S_IFDIR {
+			o.mode |= unix.S_ISGID
+		}
+	}
+	return o, nil
+}
+
+// serverMode returns the mode a new upper object gets at first, with which the server can use it.
+func (f *FS) serverMode(mode uint32) uint32 {
+	switch {
+	case !f.ids.Rootless:
+		return mode
+	case mode&unix.S_IFMT == unix.S_IFDIR:
+		return mode | 0o700
+	default:
+		return mode | 0o600
+	}
+}
+
+// own makes o the owner of the new object at p and returns its state. Mostly it is already.
+func (f *FS) own(p place, o owner, st *unix.Stat_t) error {
+	if err := statPlace(p, st); err != nil {
+		return err
+	}
+	if st.Uid == o.uid && st.Gid == o.gid && (st.Mode == o.mode || o.mode&unix.S_IFMT == unix.S_IFLNK) {
+		return nil
+	}
+	if err := f.setOwner(p, o, nil); err != nil {
+		return err
+	}
+	return statPlace(p, st)
+}
+
+// Tmpfile makes a regular file without a name, which Link may give one.
+func (f *FS) Tmpfile(c Caller, parent uint64, mode uint32, e *Entry) error {
+	p, err := f.dirNode(parent)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.mayCreate(p, ".", false); err != nil {
+		return err
+	}
+	o, err := f.newOwner(c, p, unix.S_IFREG|mode&0o7777)
+	if err != nil {
+		return err
+	}
+	fd, err := f.tmpfile()
+	if err != nil {
+		return err
+	}
+	pin := &descriptor{fd: fd, kept: true}
+	var st unix.Stat_t
+	if err := f.own(place{d: pin}, o, &st); err != nil {
+		return errors.Join(err, unix.Close(fd))
+	}
+	f.enter(f.adoptUnnamed(pin, &st), &st, e)
+	return nil
+}
+
+// adoptUnnamed returns the node of a file without a name, kept by pin, and counts one lookup.
+func (f *FS) adoptUnnamed(pin *descriptor, st *unix.Stat_t) *node {
+	f.tab.mu.Lock()
+	defer f.tab.mu.Unlock()
+	n := &node{kind: st.Mode & unix.S_IFMT, ino: f.inoLocked(true, st), pin: pin, lookups: 1}
+	n.upper.Store(true)
+	f.tab.insertLocked(n)
+	return n
+}
+
+// Link gives a node that is no directory one more name.
+func (f *FS) Link(id, parent uint64, name string, e *Entry) error {
+	n, err := f.node(id)
+	if err != nil {
+		return err
+	}
+	p, err := f.dirNode(parent)
+	if err != nil {
+		return err
+	}
+	if n.isDir() {
+		return unix.EPERM
+	}
+	if err := f.mayLink(n); err != nil {
+		return err
+	}
+	if err := f.copyUp(n, true); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.prepare(p, name, false); err != nil {
+		return err
+	}
+	if err := f.link(n, p, name); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := f.stat(n, &st); err != nil {
+		return err
+	}
+	f.nameShared(n, p, name, &st)
+	f.enter(n, &st, e)
+	return nil
+}
+
+// mayLink refuses to link what a rule is about, and makes the check of protected_hardlinks
+// (proc(5)) for what is shown as the caller's and is not.
+func (f *FS) mayLink(n *node) error {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if n.parent != nil {
+		if err := f.mayMove(n.parent, n.name, false); err != nil {
+			return err
+		}
+	}
+	if !f.ids.Rootless || f.mustOwnLocked(n) == nil {
+		return nil
+	}
+	var a Attr
+	if err := f.getattr(n, &a); err != nil {
+		return err
+	}
+	if a.Mode&unix.S_IFMT != unix.S_IFREG || a.Mode&0o600 != 0o600 || killPriv(a.Mode) != a.Mode {
+		return unix.EPERM
+	}
+	return nil
+}
+
+// link adds name in p to n's upper object.
+func (f *FS) link(n, p *node, name string) error {
+	recs, err := f.newRecords(p, name, false)
+	if err != nil {
+		return err
+	}
+	if n.group != nil {
+		path, err := f.childPath(p, name)
+		if err != nil {
+			return err
+		}
+		recs = append(recs, Record{Op: OpLink, Path: path, Node: &n.group.lower})
+	}
+	from, err := f.where(n)
+	if err != nil {
+		return err
+	}
+	defer f.leave(from)
+	up, err := f.upperFD(p)
+	if err != nil {
+		return err
+	}
+	defer f.fds.put(up)
+	if err := f.append(recs...); err != nil {
+		return err
+	}
+	if from.name == "" {
+		return unix.Linkat(unix.AT_FDCWD, procFD(from.d.fd), up.fd, name, unix.AT_SYMLINK_FOLLOW)
+	}
+	return unix.Linkat(from.d.fd, from.name, up.fd, name, 0)
+}
+
+// nameShared notes that n, whose upper object has state st, got the further name.
+func (f *FS) nameShared(n, p *node, name string, st *unix.Stat_t) {
+	p.dir.addName(name)
+	if n.group != nil {
+		n.group.nlink++
+		n.group.uppers = append(n.group.uppers, alias{p, name})
+		p.dir.mark(name, markLink)
+	}
+	f.tab.mu.Lock()
+	f.shareLocked(n, keyOf(st))
+	f.nameLocked(n, p, name)
+	f.tab.mu.Unlock()
+	f.unpin(n)
+}
+
+// unpin lets go of what kept n while it had no name.
+//
+// Preconditions:
+//   - FS.mu is held exclusively, and n has a name.
+func (f *FS) unpin(n *node) {
+	if n.pin != nil {
+		f.fds.drop(&n.slot)
+		closeFD(n.pin.fd)
+		n.pin = nil
+	}
+}

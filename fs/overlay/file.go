@@ -1,0 +1,227 @@
+package overlay
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// content returns the descriptor through which n's content is read and, once n is in the upper,
+// written; put it back.
+func (f *FS) content(n *node) (*descriptor, error) {
+	if d := f.fds.get(&n.slot); d != nil {
+		return d, nil
+	}
+	// The descriptor enters the slot under the tree lock, or a lower one could get there after the
+	// copy-up that was to replace it.
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	p, err := f.where(n)
+	if err != nil {
+		return nil, err
+	}
+	defer f.leave(p)
+	flags := unix.O_RDONLY | unix.O_NOATIME
+	if n.upper.Load() {
+		flags = unix.O_RDWR
+	}
+	fd, err := f.openContent(p, flags)
+	if err != nil {
+		return nil, err
+	}
+	return f.fds.add(&n.slot, fd), nil
+}
+
+// Content is a file being read; Done ends that.
+type Content struct {
+	f *FS
+	n *node
+	d *descriptor
+}
+
+// Content returns the content of a regular file for reading.
+func (f *FS) Content(id uint64) (Content, error) {
+	n, err := f.node(id)
+	if err != nil {
+		return Content{}, err
+	}
+	if n.kind != unix.S_IFREG {
+		return Content{}, unix.EINVAL
+	}
+	d, err := f.content(n)
+	if err != nil {
+		return Content{}, err
+	}
+	return Content{f, n, d}, nil
+}
+
+// FD returns the descriptor, good for pread(2) until Done.
+func (c Content) FD() int { return c.d.fd }
+
+// Done ends the use of c. served is how many bytes were read; whole says that this was all of the
+// file, so that its descriptor is of no further use: most files are read once.
+func (c Content) Done(served int, whole bool) {
+	if !c.n.served.Load() && !c.n.served.Swap(true) {
+		c.f.count.filesServed.Add(1)
+	}
+	c.f.count.bytesServed.Add(uint64(served))
+	if whole && !c.n.upper.Load() {
+		c.f.fds.drop(&c.n.slot)
+	}
+	c.f.fds.put(c.d)
+}
+
+// Write writes data at off. kill says that setuid and setgid must go, as the writer is not
+// privileged.
+func (f *FS) Write(id uint64, data []byte, off int64, kill bool) (int, error) {
+	f.count.writeRequests.Add(1)
+	n, d, err := f.writable(id)
+	if err != nil {
+		return 0, err
+	}
+	defer f.fds.put(d)
+	if kill {
+		if err := f.killPriv(n, d.fd); err != nil {
+			return 0, err
+		}
+	}
+	written, err := unix.Pwrite(d.fd, data, off)
+	for err == unix.EINTR {
+		written, err = unix.Pwrite(d.fd, data, off)
+	}
+	if err != nil {
+		return 0, err
+	}
+	f.count.bytesWritten.Add(uint64(written))
+	return written, nil
+}
+
+// writable returns a file that is in the upper now, and its descriptor; put it back.
+func (f *FS) writable(id uint64) (*node, *descriptor, error) {
+	n, err := f.node(id)
+	if err != nil {
+		return nil, nil, err
+	}
+	if n.kind != unix.S_IFREG {
+		return nil, nil, unix.EINVAL
+	}
+	if err := f.mayAlter(n, false); err != nil {
+		return nil, nil, err
+	}
+	if err := f.copyUp(n, true); err != nil {
+		return nil, nil, err
+	}
+	d, err := f.content(n)
+	return n, d, err
+}
+
+// killPriv clears setuid and setgid of an upper file that has them.
+func (f *FS) killPriv(n *node, fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if o := f.logical(true, &st); killPriv(o.mode) == o.mode {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.setattr(n, &SetAttr{Set: KillPriv})
+}
+
+// Fallocate is fallocate(2).
+func (f *FS) Fallocate(id uint64, mode uint32, off, length int64) error {
+	n, d, err := f.writable(id)
+	if err != nil {
+		return err
+	}
+	defer f.fds.put(d)
+	if err := f.killPriv(n, d.fd); err != nil {
+		return err
+	}
+	return unix.Fallocate(d.fd, mode, off, length)
+}
+
+// CopyFileRange is copy_file_range(2).
+func (f *FS) CopyFileRange(from uint64, fromOff int64, to uint64, toOff int64, length int) (int, error) {
+	src, err := f.Content(from)
+	if err != nil {
+		return 0, err
+	}
+	n, dst, err := f.writable(to)
+	if err != nil {
+		src.Done(0, false)
+		return 0, err
+	}
+	defer f.fds.put(dst)
+	if err := f.killPriv(n, dst.fd); err != nil {
+		src.Done(0, false)
+		return 0, err
+	}
+	copied, err := unix.CopyFileRange(src.FD(), &fromOff, dst.fd, &toOff, length, 0)
+	copied = max(copied, 0)
+	src.Done(copied, false)
+	f.count.bytesWritten.Add(uint64(copied))
+	return copied, err
+}
+
+// Lseek finds data and holes: whence is SEEK_DATA or SEEK_HOLE.
+func (f *FS) Lseek(id uint64, off int64, whence int) (int64, error) {
+	if whence != unix.SEEK_DATA && whence != unix.SEEK_HOLE {
+		return 0, unix.EINVAL
+	}
+	c, err := f.Content(id)
+	if err != nil {
+		return 0, err
+	}
+	defer f.fds.put(c.d)
+	return unix.Seek(c.d.fd, off, whence)
+}
+
+// Fsync makes a file durable, and the change log with it. data means that times may be left out.
+func (f *FS) Fsync(id uint64, data bool) error {
+	n, err := f.node(id)
+	if err != nil {
+		return err
+	}
+	if !n.upper.Load() || n.kind != unix.S_IFREG {
+		return nil
+	}
+	if err := f.log.Sync(); err != nil {
+		return err
+	}
+	d, err := f.content(n)
+	if err != nil {
+		return err
+	}
+	defer f.fds.put(d)
+	if data {
+		return unix.Fdatasync(d.fd)
+	}
+	return unix.Fsync(d.fd)
+}
+
+// Fsyncdir makes the entries of a directory durable, and the change log with it.
+func (f *FS) Fsyncdir(id uint64) error {
+	n, err := f.dirNode(id)
+	if err != nil {
+		return err
+	}
+	if !n.upper.Load() {
+		return nil
+	}
+	if err := f.log.Sync(); err != nil {
+		return err
+	}
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	d, err := f.upperFD(n)
+	if err != nil {
+		return err
+	}
+	defer f.fds.put(d)
+	fd, err := f.fds.openat(d.fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	return unix.Fsync(fd)
+}

@@ -1,0 +1,120 @@
+package overlay
+
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lookup finds name in directory parent.
+func (f *FS) Lookup(parent uint64, name string, e *Entry) error {
+	p, err := f.dirNode(parent)
+	if err != nil {
+		return err
+	}
+	if err := checkName(name); err != nil {
+		return err
+	}
+	f.mu.RLock()
+	err = f.lookup(p, name, e, false)
+	f.mu.RUnlock()
+	if err != errExclusive {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lookup(p, name, e, true)
+}
+
+// errExclusive says that a lookup has to be made with FS.mu held exclusively.
+var errExclusive = errors.New("lookup needs the tree lock exclusively")
+
+// lookup is Lookup with FS.mu held, exclusively if excl is set.
+func (f *FS) lookup(p *node, name string, e *Entry, excl bool) error {
+	var st unix.Stat_t
+	upper, err := f.find(p, name, &st)
+	if err != nil {
+		return err
+	}
+	if f.rules != nil && f.verdict(p, name, st.Mode&unix.S_IFMT == unix.S_IFDIR)&Hide != 0 {
+		f.count.deniedLookups.Add(1)
+		return unix.ENOENT
+	}
+	n := f.adopt(p, name, upper, &st, excl)
+	if n == nil {
+		return errExclusive
+	}
+	f.enter(n, &st, e)
+	return nil
+}
+
+// enter makes e the entry of n.
+func (f *FS) enter(n *node, st *unix.Stat_t, e *Entry) {
+	e.ID, e.Generation = n.id, n.id>>32
+	f.fill(n, st, &e.Attr)
+}
+
+// hold finds name in p and counts a lookup that the caller gives back with Forget.
+func (f *FS) hold(p *node, name string) (*node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var st unix.Stat_t
+	upper, err := f.find(p, name, &st)
+	if err != nil {
+		return nil, err
+	}
+	return f.adopt(p, name, upper, &st, true), nil
+}
+
+// Getattr returns the attributes of a node.
+func (f *FS) Getattr(id uint64, a *Attr) error {
+	n, err := f.node(id)
+	if err != nil {
+		return err
+	}
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.getattr(n, a)
+}
+
+// getattr is Getattr with FS.mu held.
+func (f *FS) getattr(n *node, a *Attr) error {
+	var st unix.Stat_t
+	if err := f.stat(n, &st); err != nil {
+		return err
+	}
+	f.fill(n, &st, a)
+	return nil
+}
+
+// Readlink returns the target of a symbolic link.
+func (f *FS) Readlink(id uint64) ([]byte, error) {
+	n, err := f.node(id)
+	if err != nil {
+		return nil, err
+	}
+	if n.kind != unix.S_IFLNK {
+		return nil, unix.EINVAL
+	}
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	p, err := f.where(n)
+	if err != nil {
+		return nil, err
+	}
+	defer f.leave(p)
+	return readlink(p.d.fd, p.name)
+}
+
+// readlink reads a link's target; an empty name means the link fd itself is an O_PATH handle of.
+func readlink(fd int, name string) ([]byte, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(fd, name, buf)
+	if err != nil {
+		return nil, err
+	}
+	return buf[:n], nil
+}
+
+// Statfs returns the state of the file system that holds the upper: writes land there.
+func (f *FS) Statfs(st *unix.Statfs_t) error { return unix.Fstatfs(f.cfg.Upper.Fd(), st) }

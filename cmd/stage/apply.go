@@ -63,7 +63,7 @@ func classNames() string {
 }
 
 func (c *command) apply(cmd *cobra.Command, args []string, o session.PublishOptions, asJSON bool) (err error) {
-	t, err := c.find(cmd, args)
+	t, err := c.findPaths(cmd, args)
 	if err != nil {
 		return err
 	}

@@ -73,7 +73,8 @@ func exitCode(verb string, err error) int {
 		invalid  *session.InvalidError
 		noMatch  *apply.NoMatchError
 		control  *session.ControlError
-		refused  *policy.Error
+		badRule  *policy.Error
+		refused  *session.RefusedError
 	)
 	switch {
 	case errors.As(err, &recovery):
@@ -84,7 +85,7 @@ func exitCode(verb string, err error) int {
 		return exitGated
 	case errors.As(err, &usage), errors.As(err, &invalid), errors.As(err, &noMatch), isUnknownCommand(err):
 		return exitUsage
-	case errors.As(err, &control), errors.As(err, &refused), errors.Is(err, errInsideJob):
+	case errors.As(err, &control), errors.As(err, &refused), errors.As(err, &badRule), errors.Is(err, errInsideJob):
 		return exitControl
 	case errors.Is(err, store.ErrBusy), errors.Is(err, apply.ErrBusy):
 		return exitBusy

@@ -74,7 +74,7 @@ func (f *reviewFlags) format() render.Format {
 }
 
 func (c *command) review(cmd *cobra.Command, args []string, f *reviewFlags) (err error) {
-	t, err := c.find(cmd, args)
+	t, err := c.findPaths(cmd, args)
 	if err != nil {
 		return err
 	}

@@ -35,16 +35,53 @@ type target struct {
 
 func (t *target) close() error { return errors.Join(t.job.Close(), t.store.Close()) }
 
-// find opens the Job that the verb's first argument names. An argument that names no Job but a
-// path is taken as the first path of the newest Job.
+// find opens the Job that a verb's only argument names, the newest of the workspace without one.
 func (c *command) find(cmd *cobra.Command, args []string) (*target, error) {
+	return c.open(cmd, func(t *target) error {
+		ref := store.Last
+		if len(args) > 0 {
+			ref = args[0]
+		}
+		var err error
+		t.job, err = t.store.Find(ref, t.workspace)
+		return err
+	})
+}
+
+// findPaths is find for the verbs that take paths after the Job. A first argument that names no Job
+// but looks like a path is the first path, of the newest Job.
+func (c *command) findPaths(cmd *cobra.Command, args []string) (*target, error) {
+	return c.open(cmd, func(t *target) error {
+		ref, rest := store.Last, args
+		if len(args) > 0 {
+			ref, rest = args[0], args[1:]
+		}
+		job, err := t.store.Find(ref, t.workspace)
+		if errors.Is(err, store.ErrNoJob) && ref != store.Last && looksLikePath(ref) {
+			rest = args
+			job, err = t.store.Find(store.Last, t.workspace)
+		}
+		if err != nil {
+			return err
+		}
+		t.job = job
+		t.paths, err = relativePaths(job.Run().Workspace.Path.String(), rest)
+		if err != nil {
+			return errors.Join(err, job.Close())
+		}
+		return nil
+	})
+}
+
+// open opens the store, lets pick find a Job, and ends that Job if its supervisor died.
+func (c *command) open(cmd *cobra.Command, pick func(*target) error) (*target, error) {
 	s, err := openStore()
 	if err != nil {
 		return nil, err
 	}
 	t := &target{store: s}
 	if t.workspace, err = currentWorkspace(); err == nil {
-		err = t.findJob(args)
+		err = pick(t)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -55,33 +92,14 @@ func (c *command) find(cmd *cobra.Command, args []string) (*target, error) {
 	return t, nil
 }
 
-func (t *target) findJob(args []string) error {
-	ref, rest := store.Last, args
-	if len(args) > 0 {
-		ref, rest = args[0], args[1:]
+// looksLikePath reports whether an argument that names no Job is meant as a path: it has a slash
+// or a dot, or there is such a file. Others follow the Job: `stage review last NAME`.
+func looksLikePath(arg string) bool {
+	if strings.ContainsAny(arg, "/.") {
+		return true
 	}
-	job, err := t.store.Find(ref, t.workspace)
-	if errors.Is(err, store.ErrNoJob) && len(args) > 0 && ref != store.Last && isPath(ref) {
-		var lerr error
-		if job, lerr = t.store.Find(store.Last, t.workspace); lerr == nil {
-			err, rest = nil, args
-		}
-	}
-	if err != nil {
-		return err
-	}
-	t.job = job
-	t.paths, err = relativePaths(job.Run().Workspace.Path.String(), rest)
-	if err != nil {
-		return errors.Join(err, job.Close())
-	}
-	return nil
-}
-
-// isPath reports whether an argument that names no Job looks like a path instead of an id.
-func isPath(arg string) bool {
-	_, err := bundle.ParseID(strings.ToLower(arg))
-	return err != nil
+	_, err := os.Lstat(arg)
+	return err == nil
 }
 
 // relativePaths turns paths as the user wrote them, from the current directory, into paths below

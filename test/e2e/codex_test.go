@@ -104,8 +104,8 @@ func TestCodexEdits(t *testing.T) {
 			testenv.Users(t, func(t *testing.T, u testenv.User) {
 				a := newAgent(t, u, nil)
 				a.play(script)
-				before := testenv.Snapshot(t, a.ws)
 				direct := a.direct()
+				before := testenv.Snapshot(t, a.ws)
 				j, all := a.run(nil)
 				if j.code != 0 || len(all) == 0 {
 					t.Fatalf("exit code %d, %d events\n%s\n%s", j.code, len(all), j.out, j.err)

@@ -34,7 +34,7 @@ func TestExitCodes(t *testing.T) {
 			{"path not found", []string{"run", "--", "./no-such-command"}, 127},
 			{"not executable", []string{"run", "--", "./plain"}, 126},
 			{"directory", []string{"run", "--", "/usr"}, 126},
-			{"interpreter missing", []string{"run", "--", "./script"}, 127},
+			{"interpreter missing", []string{"run", "--", "./script"}, 126},
 			{"wall-time limit", []string{"run", "--timeout", "1s", "--", "sleep", "9"}, 124},
 			{"wall-time limit ignored by the command", []string{"run", "--timeout", "1s", "--", "sh", "-c", "trap '' TERM; sleep 30"}, 124},
 			{"no command", []string{"run"}, 125},

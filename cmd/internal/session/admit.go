@@ -86,8 +86,44 @@ func Admit(o Options) (*Admission, error) {
 	if a.Plan, err = policy.Narrow(a.Request, a.Layers...); err != nil {
 		return nil, err
 	}
+	if err := a.checkStaged(); err != nil {
+		return nil, err
+	}
+	a.explainRefusals()
 	a.buildEnv(os.Environ())
 	return a, nil
+}
+
+// checkStaged refuses a plan without the workspace among its staged roots, or with more than it.
+func (a *Admission) checkStaged() error {
+	roots := a.Plan.StageRoots
+	if len(roots) == 1 && roots[0].Path == a.Workspace {
+		return nil
+	}
+	for _, r := range a.Plan.Refused {
+		if r.Want.Object == "stage" {
+			return &RefusedError{What: "stage " + a.Workspace, By: r.By}
+		}
+	}
+	return invalidf("this stage can stage the workspace alone, not %d roots", len(roots))
+}
+
+// RefusedError is a request that policy refuses as a whole.
+type RefusedError struct {
+	What string
+	By   policy.Rule
+}
+
+// Error names what was asked for and the rule that refuses it.
+func (e *RefusedError) Error() string { return fmt.Sprintf("policy refuses to %s: %s", e.What, e.By) }
+
+// explainRefusals tells the user which of his own flags a policy took away.
+func (a *Admission) explainRefusals() {
+	for _, r := range a.Plan.Refused {
+		if r.Want.Source.Layer == policy.FromFlag {
+			a.Hints = append(a.Hints, fmt.Sprintf("%s is taken away by %s", r.Want, r.By))
+		}
+	}
 }
 
 // resolveRoots finds the workspace, the home directory and where the command starts.

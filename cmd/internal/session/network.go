@@ -40,7 +40,10 @@ func startNetwork(a *Admission, listeners []net.Listener) *network {
 	n.wg.Add(1)
 	go func() {
 		defer n.wg.Done()
-		n.err = n.proxy.Serve(listeners[0])
+		// The jail closes its listeners before the proxy is told to end.
+		if err := n.proxy.Serve(listeners[0]); !errors.Is(err, net.ErrClosed) {
+			n.err = err
+		}
 	}()
 	for i, s := range a.Plan.Net.Loopback {
 		n.services = append(n.services, mediator.Forward(listeners[i+1], s.Dial, nil))

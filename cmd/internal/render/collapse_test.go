@@ -93,3 +93,24 @@ func TestSizesAreReadable(t *testing.T) {
 		}
 	}
 }
+
+func TestARenameIsOneChangeWhereverItsOldEndIsTold(t *testing.T) {
+	file, dir := tree.Node{Kind: tree.File, Size: 3, Digest: tree.DigestBytes([]byte("abc"))}, tree.Node{Kind: tree.Dir}
+	edited := file
+	edited.Digest = tree.DigestBytes([]byte("abd"))
+	from := func(p string) *tree.Path { q := tree.MustParsePath(p); return &q }
+	changes := []tree.Change{
+		{Path: tree.MustParsePath("d"), Base: dir, Subtree: true},
+		{Path: tree.MustParsePath("e"), Base: dir, Subtree: true},
+		{Path: tree.MustParsePath("moved"), New: dir, RenameFrom: from("d"), Moved: true},
+		{Path: tree.MustParsePath("moved/x"), New: edited, RenameFrom: from("d/x")},
+		{Path: tree.MustParsePath("new"), New: dir},
+		{Path: tree.MustParsePath("new/f"), New: file},
+		{Path: tree.MustParsePath("old"), Base: file},
+		{Path: tree.MustParsePath("to"), New: file, RenameFrom: from("old")},
+	}
+	got, bytes := CountChanges(changes)
+	if want := (Counts{Added: 1, Deleted: 1, Renamed: 3}); got != want || bytes != 6 {
+		t.Errorf("got %+v, %d bytes; want %+v, 6 bytes", got, bytes, want)
+	}
+}

@@ -109,3 +109,22 @@ func growth(it *item) int64 {
 	}
 	return it.now.Size
 }
+
+// CountChanges counts the changes of one root as the list counts them, and the bytes of content they
+// bring. Content is not read: a rename that nobody recorded counts as a deletion and an addition.
+func CountChanges(changes []tree.Change) (c Counts, bytes int64) {
+	r := &Review{RawGit: true, Changes: make([]Entry, len(changes))}
+	for i := range changes {
+		r.Changes[i].Change = changes[i]
+	}
+	l := newLayout(r)
+	l.dropDirs(true)
+	for i := range l.items {
+		it := &l.items[i]
+		c.add(it)
+		if it.letter != 'm' && it.letter != 'D' && it.score != 100 {
+			bytes += growth(it)
+		}
+	}
+	return c, bytes
+}

@@ -84,7 +84,7 @@ func (c *command) review(cmd *cobra.Command, args []string, f *reviewFlags) (err
 		if err != nil {
 			return err
 		}
-		r.RawGit = f.raw
+		r.RawGit = r.RawGit || f.raw
 		err = errors.Join(c.show(cmd, r, f), staged.Close())
 		if err != nil {
 			return err

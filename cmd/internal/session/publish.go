@@ -43,7 +43,7 @@ func Publish(ctx context.Context, s *store.Store, job *store.Job, o PublishOptio
 	}
 	defer closeAll(pending) // handles only
 	a := apply.Options{
-		Job: string(job.ID()), Source: st.Reader, Target: st.Lower, Pending: pending, Tracked: st.Tracked,
+		Job: string(job.ID()), Source: st, Target: st.Lower, Pending: pending, Tracked: st.Tracked,
 		Paths: o.Paths, Include: o.Include, Exclude: o.Exclude,
 		CheckOnly: o.CheckOnly, KeepGoing: o.KeepGoing, Allow: o.Allow, Point: o.Point,
 	}

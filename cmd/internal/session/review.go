@@ -8,6 +8,7 @@ import (
 
 	"stage/apply"
 	"stage/bundle"
+	"stage/cmd/internal/gitview"
 	"stage/cmd/internal/render"
 	"stage/cmd/internal/store"
 	"stage/fs/tree"
@@ -40,8 +41,14 @@ func reviewOf(ctx context.Context, job *store.Job, root bundle.Root, st *Staged,
 	if err != nil {
 		return nil, err
 	}
-	r := &render.Review{Job: job.ID(), Root: root.Name, Contents: st.Reader, Walker: st.Reader, Outcome: outcomeOf(job)}
+	r := &render.Review{
+		Job: job.ID(), Root: root.Name, Contents: st.Reader, Walker: st.Reader, Outcome: outcomeOf(job),
+		RawGit: slices.ContainsFunc(paths, gitDir.Contains),
+	}
 	if r.Tracked, _, err = Tracked(root.Path.String()); err != nil {
+		return nil, err
+	}
+	if r.Git, err = gitLines(ctx, changes, st); err != nil {
 		return nil, err
 	}
 	for _, c := range changes {
@@ -58,6 +65,26 @@ func reviewOf(ctx context.Context, job *store.Job, root bundle.Root, st *Staged,
 		return nil, &apply.NoMatchError{Pattern: paths[0].String()}
 	}
 	return r, nil
+}
+
+// gitDir is where a workspace keeps what git knows of it.
+var gitDir = mustChild(".git")
+
+func mustChild(name string) tree.Path {
+	p, err := tree.Path{}.Child(name)
+	if err != nil {
+		panic(err) // the name is a constant
+	}
+	return p
+}
+
+// gitLines is what git would say of the changes below .git.
+func gitLines(ctx context.Context, changes []tree.Change, st *Staged) ([]string, error) {
+	sum, err := gitview.Summarize(ctx, gitDir, changes, st.Reader)
+	if err != nil {
+		return nil, err
+	}
+	return sum.Lines(), nil
 }
 
 func chosen(c tree.Change, paths []tree.Path) bool {

@@ -13,6 +13,7 @@ import (
 
 	"stage/apply"
 	"stage/bundle"
+	"stage/cmd/internal/render"
 	"stage/cmd/internal/store"
 	"stage/fs/tree"
 )
@@ -123,8 +124,9 @@ func countRoot(ctx context.Context, job *store.Job, root bundle.Root) (bundle.Ro
 		return c, err
 	}
 	drift := 0
+	n, bytes := render.CountChanges(changes)
+	c.Added, c.Modified, c.Deleted, c.Renamed, c.TypeChanged, c.Metadata, c.Bytes = n.Added, n.Modified, n.Deleted, n.Renamed, n.TypeChanged, n.Metadata, bytes
 	for _, ch := range changes {
-		countChange(&c, ch)
 		v, err := staged.Verdict(ctx, ch)
 		if err != nil {
 			return c, err
@@ -151,28 +153,6 @@ func countFlags(flags map[tree.Path][]apply.Flag) bundle.Map[bundle.Class, int] 
 		}
 	}
 	return n
-}
-
-// countChange counts one change by what its two states say. The two ends of a rename are one change.
-func countChange(c *bundle.RootChanges, ch tree.Change) {
-	if ch.New.Kind == tree.File && ch.New.SameContent(ch.Base) != tree.Same {
-		c.Bytes += ch.New.Size
-	}
-	switch {
-	case ch.RenameFrom != nil:
-		c.Renamed++
-		c.Deleted-- // its other end
-	case ch.Base.Kind == tree.Absent:
-		c.Added++
-	case ch.New.Kind == tree.Absent:
-		c.Deleted++
-	case ch.New.Kind != ch.Base.Kind:
-		c.TypeChanged++
-	case ch.New.SameContent(ch.Base) == tree.Same:
-		c.Metadata++
-	default:
-		c.Modified++
-	}
 }
 
 // digestChanges is the digest over the list of changes, one JSON document a line.

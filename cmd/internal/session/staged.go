@@ -1,12 +1,14 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 
 	"stage/apply"
 	"stage/bundle"
+	"stage/cmd/internal/gitview"
 	"stage/cmd/internal/store"
 	"stage/fs/hostfs"
 	"stage/fs/staged"
@@ -54,6 +56,26 @@ func OpenStaged(job *store.Job, root bundle.Root) (s *Staged, err error) {
 	}
 	s.Tracked, err = trackedFiles(root.Path.String())
 	return s, err
+}
+
+// Changes returns the net changes. A git index that differs in stat data alone, as after any
+// `git status`, is none.
+func (s *Staged) Changes(ctx context.Context) ([]tree.Change, error) {
+	all, err := s.Reader.Changes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	kept := all[:0]
+	for _, c := range all {
+		same, err := gitview.StatOnly(c, s.Reader)
+		if err != nil {
+			return nil, err
+		}
+		if !same {
+			kept = append(kept, c)
+		}
+	}
+	return kept, nil
 }
 
 // groupOf returns the gid of the Job's owner: its directory was made with it.

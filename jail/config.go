@@ -38,11 +38,14 @@ const (
 	Empty
 	// Tmpfs is Empty with a size limit.
 	Tmpfs
+	// Kept is a private, writable directory that outlives the jail: Source on the host, which holds
+	// nothing of the caller's.
+	Kept
 )
 
 // Mount is one entry of the command's root file system.
 type Mount struct {
-	Source   string // Bind: absolute path on the host
+	Source   string // Bind, Kept: absolute path on the host
 	Dest     string // absolute path in the jail
 	Kind     Kind
 	ReadOnly bool

@@ -45,7 +45,7 @@ func (h *holder) containerConfig() *configs.Config {
 		c.Networks = []*configs.Network{{Type: "loopback"}}
 		c.Sysctl = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}
 	}
-	if !rootless {
+	if !rootless && c.Namespaces.Contains(configs.NEWNS) {
 		// Sysctls and the like are checked by owner: uid 0 without capabilities could write them.
 		c.ReadonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 		c.MaskPaths = []string{"/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",

@@ -1,6 +1,7 @@
 package jail_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -95,28 +97,25 @@ func run(t testing.TB, c jail.Config) result {
 	return r
 }
 
-func try(t testing.TB, c jail.Config) (r result, err error) {
+func try(t testing.TB, c jail.Config) (result, error) {
 	t.Helper()
-	pipeR, pipeW, err := os.Pipe()
+	return tryWith(t, c, nil, nil)
+}
+
+// tryWith runs c; started is called before the command runs, running while it does.
+func tryWith(t testing.TB, c jail.Config, started func(*jail.Jail), running func(*jail.Jail, *recorder)) (r result, err error) {
+	t.Helper()
+	out, err := newRecorder()
 	if err != nil {
 		return r, err
 	}
-	defer pipeR.Close()
+	defer func() { r.out = out.finish() }()
 	if c.Stdout == nil {
-		c.Stdout = pipeW
+		c.Stdout = out.w
 	}
 	if c.Stderr == nil {
-		c.Stderr = pipeW
+		c.Stderr = out.w
 	}
-	text := make(chan string)
-	go func() {
-		b, _ := io.ReadAll(pipeR)
-		text <- string(b)
-	}()
-	defer func() {
-		pipeW.Close()
-		r.out = <-text
-	}()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	j, err := jail.Prepare(ctx, c)
@@ -127,11 +126,75 @@ func try(t testing.TB, c jail.Config) (r result, err error) {
 	if r.installed, err = j.Start(ctx); err != nil {
 		return r, err
 	}
+	if started != nil {
+		started(j)
+	}
 	if err = j.Exec(); err != nil {
 		return r, err
 	}
+	if running != nil {
+		running(j, out)
+	}
 	r.exit, err = j.Wait()
 	return r, err
+}
+
+// recorder keeps what is written to a pipe.
+type recorder struct {
+	w    *os.File
+	done chan struct{}
+
+	mu   sync.Mutex
+	grew sync.Cond
+	text []byte
+	over bool
+}
+
+func newRecorder() (*recorder, error) {
+	pr, pw, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	rec := &recorder{w: pw, done: make(chan struct{})}
+	rec.grew.L = &rec.mu
+	go func() {
+		defer close(rec.done)
+		defer pr.Close()
+		_, _ = io.Copy(rec, pr)
+		rec.mu.Lock()
+		rec.over = true
+		rec.mu.Unlock()
+		rec.grew.Broadcast()
+	}()
+	return rec, nil
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.text = append(r.text, p...)
+	r.grew.Broadcast()
+	return len(p), nil
+}
+
+// await returns when want was written.
+func (r *recorder) await(t testing.TB, want string) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for !bytes.Contains(r.text, []byte(want)) {
+		if r.over {
+			t.Fatalf("no %q in %q", want, r.text)
+		}
+		r.grew.Wait()
+	}
+}
+
+// finish returns all that was written.
+func (r *recorder) finish() string {
+	r.w.Close()
+	<-r.done
+	return string(r.text)
 }
 
 func output(t testing.TB, script string) string {

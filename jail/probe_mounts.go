@@ -31,7 +31,7 @@ func writability(r mountRow) string {
 func (w *world) mountHome() *probe {
 	p := w.probe("mount.home")
 	home := lookupEnv(w.cfg.Env, "HOME")
-	if cover, ok := w.covering(home); ok && cover != Empty && cover != Tmpfs {
+	if cover, ok := w.covering(home); ok && cover != Empty && cover != Tmpfs && cover != Kept {
 		return p.limit(Unenforced, "the home directory is shown because it was asked for")
 	}
 	want := fmt.Sprintf("not %d:%d", w.order.Host.Home.Dev, w.order.Host.Home.Ino)
@@ -148,9 +148,8 @@ func (w *world) mountReadonly() *probe {
 		if m.Kind != Bind || !m.ReadOnly || slices.Contains(w.facts.Absent, i) || slices.Contains(w.facts.Links, i) {
 			continue
 		}
-		got := w.describe(m.Dest)
-		_, flags, _ := strings.Cut(got, " ")
-		p.judge("mountinfo "+m.Dest, "ro nosuid nodev", got, flags == "ro nosuid nodev")
+		_, flags, _ := strings.Cut(w.describe(m.Dest), " ")
+		p.same("mountinfo "+m.Dest, "ro nosuid nodev", flags)
 		if isDirectoryAt(m.Dest) {
 			file := path.Join(m.Dest, canaryName)
 			p.refused("create "+file, tryCreate(file), unix.EROFS)
@@ -177,7 +176,7 @@ func (w *world) mountShares() *probe {
 		switch {
 		case m.Kind == Bind && !m.ReadOnly && !slices.Contains(w.facts.Absent, m.index):
 			want = append(want, resolve(m.Dest))
-		case m.Kind == Empty || m.Kind == Tmpfs:
+		case m.Kind == Empty || m.Kind == Tmpfs || m.Kind == Kept:
 			private = append(private, resolve(m.Dest))
 		}
 	}

@@ -107,6 +107,7 @@ func (w *world) envAllowlist() *probe {
 func (w *world) keyring() *probe {
 	p := w.probe("keyring")
 	_, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false)
+	p.same("keyctl(GET_KEYRING_ID)", "EPERM", errnoName(err))
 	p.refused("keyctl(GET_KEYRING_ID)", err, unix.EPERM)
 	return p
 }

@@ -229,7 +229,7 @@ func depth(p string) int { return strings.Count(strings.TrimSuffix(p, "/"), "/")
 
 func (r *rootfs) mount(p placement) error {
 	switch p.Kind {
-	case Bind:
+	case Bind, Kept:
 		return r.bind(p)
 	case Empty, Tmpfs:
 		return r.empty(p)

@@ -284,6 +284,9 @@ func (s *shim) waitFor(command int) (unix.WaitStatus, error) {
 		if err != nil {
 			return 0, fmt.Errorf("wait for the command: %w", err)
 		}
+		if !status.Exited() && !status.Signaled() {
+			continue // a child that asked to be traced by its parent (PTRACE_TRACEME) has stopped
+		}
 		if pid == command {
 			s.mu.Lock()
 			s.command = 0

@@ -54,7 +54,7 @@ func (c *Config) checkPaths() error {
 	paths := []string{c.WorkDir, c.Cwd}
 	for _, m := range c.Mounts {
 		paths = append(paths, m.Dest)
-		if m.Kind == Bind {
+		if m.Kind == Bind || m.Kind == Kept {
 			paths = append(paths, m.Source)
 		}
 		if m.Kind == Mask && belowView(c.Views, m.Dest) {

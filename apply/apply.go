@@ -25,6 +25,7 @@ type Source interface {
 	DirTimes(p tree.Path) (base, view tree.Time, ok bool)
 	LinkAnchor(group int) (tree.Path, bool)
 	Displaced() map[tree.Path]tree.Path
+	Left(p tree.Path, n tree.Node) bool
 }
 
 // Options is what Apply works on.
@@ -187,7 +188,7 @@ func (o *Options) publish(ctx context.Context, p *plan, r *Result) error {
 		return err
 	}
 	e := newEngine(o.Target, o.Batch, nil, b, o.Point)
-	e.source, e.links = o.Source, links
+	e.source, e.links, e.left = o.Source, links, o.Source.Left
 	err = e.mark("ledger", func() (err error) {
 		e.ledger, err = openLedger(o.Batch, true)
 		return err

@@ -206,7 +206,7 @@ func (g *graph) addDisplaced(moves map[tree.Path]tree.Path) {
 		first := -1
 		for i, c := range g.all {
 			switch {
-			case !to.Contains(c.Path) && !from.Contains(c.Path):
+			case !to.Contains(c.Path) && !from.Contains(c.Path) && !(c.Subtree && c.Path.Contains(from)):
 			case first < 0:
 				first = i
 			default:

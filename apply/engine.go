@@ -21,6 +21,7 @@ type engine struct {
 
 	links map[int]tree.Path // link group, a name of its inode in the target
 	ours  map[uint64]bool   // inodes of the target that the batch itself made or touched
+	left  func(tree.Path, tree.Node) bool
 }
 
 // conflict is a target that turned out not to be what was checked.
@@ -215,6 +216,7 @@ func (e *engine) linkTo(first, made tree.Path) error {
 		return err
 	}
 	e.ours[n.Ino] = true
+	e.b.Linked = append(e.b.Linked, n.Ino)
 	return link(e.target, first, made)
 }
 
@@ -278,25 +280,23 @@ func (e *engine) finish(ctx context.Context) error {
 	if err := e.clear(ctx); err != nil {
 		return err
 	}
-	if err := e.mark("directories", func() error { return e.closeDirs(true) }); err != nil {
+	r, err := e.result(ctx)
+	if err != nil {
+		return fmt.Errorf("look at the result: %w", err)
+	}
+	if err := e.mark("directories", func() error { return e.closeDirs(true, r) }); err != nil {
 		return err
 	}
 	if err := e.mark("sync result", e.sync); err != nil {
 		return err
 	}
-	r, err := e.result()
-	if err != nil {
-		return fmt.Errorf("look at the result: %w", err)
-	}
-	if err := e.mark("done", func() error { return e.ledger.write(r) }); err != nil {
-		return err
-	}
-	return nil
+	return e.mark("done", func() error { return e.ledger.write(*r) })
 }
 
 // closeDirs gives the directories of the batch the modes and mtimes they end with: after the steps,
-// or as they were before.
-func (e *engine) closeDirs(after bool) error {
+// or as they were before. Children come first: a parent may be closed to its owner then. What they
+// become is noted in r, if it is not nil.
+func (e *engine) closeDirs(after bool, r *record) error {
 	for i := len(e.b.Dirs) - 1; i >= 0; i-- {
 		d := e.b.Dirs[i]
 		p, mode, mtime := d.Path, d.Old.Mode, d.Old.Mtime
@@ -306,11 +306,41 @@ func (e *engine) closeDirs(after bool) error {
 		if after && d.Gone || !after && d.Old.Kind != tree.Dir {
 			continue
 		}
-		if err := e.closeDir(p, d.Old, mode, mtime); err != nil {
+		err := e.closeDir(p, d.Old, mode, mtime)
+		if err == nil && r != nil {
+			err = e.noteDir(r, p)
+		}
+		if err != nil {
 			return fmt.Errorf("set mode and mtime of %q: %w", p, err)
 		}
 	}
+	if r != nil {
+		r.settle()
+	}
 	return nil
+}
+
+// noteDir looks at directory p again, after it was closed.
+func (e *engine) noteDir(r *record, p tree.Path) error {
+	n, err := nodeAt(e.target, p)
+	r.Until = max(r.Until, n.Ctime)
+	for _, list := range [][]published{r.Base, r.Dirs} {
+		for i := range list {
+			if list[i].Path == p {
+				list[i].Node = n
+			}
+		}
+	}
+	return err
+}
+
+// settle makes directories as late as the end of the batch: what lies below one is part of it.
+func (r *record) settle() {
+	for i := range r.Base {
+		if n := &r.Base[i].Node; n.Kind == tree.Dir {
+			n.Ctime = r.Until
+		}
+	}
 }
 
 func (e *engine) closeDir(p tree.Path, old tree.Node, mode tree.Mode, mtime tree.Time) error {
@@ -332,8 +362,8 @@ func (e *engine) closeDir(p tree.Path, old tree.Node, mode tree.Mode, mtime tree
 }
 
 // result looks at every path of the batch as it is now.
-func (e *engine) result() (record, error) {
-	r := record{Phase: done}
+func (e *engine) result(ctx context.Context) (*record, error) {
+	r := &record{Phase: done}
 	add := func(list []published, p published) ([]published, error) {
 		n, err := nodeAt(e.target, p.Path)
 		if n.Kind == tree.File {
@@ -357,10 +387,43 @@ func (e *engine) result() (record, error) {
 			return r, err
 		}
 	}
-	for i := range r.Base { // what lies below a directory is part of the batch until its end
-		if n := &r.Base[i].Node; n.Kind == tree.Dir {
-			n.Ctime = r.Until
+	return r, e.otherNames(ctx, r)
+}
+
+// otherNames adds to the new bases all names of inodes that got or lost one in the batch: that
+// changed their ctime, and nothing else.
+func (e *engine) otherNames(ctx context.Context, r *record) error {
+	wanted := e.severalNames()
+	if len(wanted) == 0 {
+		return nil
+	}
+	known := map[tree.Path]bool{}
+	for _, b := range r.Base {
+		known[b.Path] = true
+	}
+	return judge.Names(ctx, e.target, func(ino uint64) bool { return wanted[ino] }, func(p tree.Path, _ tree.Node) (bool, error) {
+		if known[p] {
+			return true, nil
+		}
+		n, err := nodeAt(e.target, p)
+		r.Until = max(r.Until, n.Ctime)
+		r.Base = append(r.Base, published{Path: p, Node: n})
+		return true, err
+	})
+}
+
+// severalNames returns the inodes with several names that the steps touched.
+func (e *engine) severalNames() map[uint64]bool {
+	inodes := map[uint64]bool{}
+	for _, ino := range e.b.Linked {
+		inodes[ino] = true
+	}
+	for i := range e.b.Steps {
+		for _, n := range []*tree.Node{e.b.Steps[i].In, e.b.Steps[i].Out} {
+			if n != nil && n.Nlink > 1 && n.Kind != tree.Dir {
+				inodes[n.Ino] = true
+			}
 		}
 	}
-	return r, nil
+	return inodes
 }

@@ -1,15 +1,20 @@
 package apply_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"stage/apply"
+	"stage/fs/hostfs"
 	"stage/fs/staged"
 	"stage/fs/staged/stagedtest"
 	"stage/fs/tree"
@@ -31,6 +36,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir()}
+	t.Cleanup(func() { openAll(w.dir) })
 	for _, d := range []string{"work", "twin", "store"} {
 		if err := os.Mkdir(filepath.Join(w.dir, d), 0o755); err != nil {
 			t.Fatal(err)
@@ -42,6 +48,16 @@ func newWorld(t *testing.T) *world {
 	stagedtest.Sample(w.twin)
 	w.job = stagedtest.NewJob(t, w.work.Dir, filepath.Join(w.dir, "store"))
 	return w
+}
+
+// openAll makes everything below dir removable.
+func openAll(dir string) {
+	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			err = os.Chmod(p, 0o700)
+		}
+		return err
+	})
 }
 
 // newBatch makes the directory of the next batch.
@@ -211,4 +227,79 @@ func describe(list []tree.Change) string {
 		fmt.Fprintf(&b, " moved=%v subtree=%v unknown=%v group=%d times=%v", c.Moved, c.Subtree, c.UnknownBase, c.LinkGroup, c.TimesSet)
 	}
 	return b.String()
+}
+
+// TestTwoBatchesEqualOne: some changes first, then the rest = all at once; and undone in turn they
+// give the original.
+func TestTwoBatchesEqualOne(t *testing.T) {
+	for _, seed := range seeds(t) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := newWorld(t)
+			rnd := rand.New(rand.NewPCG(seed, 2))
+			before := w.snapshot()
+			ops := stagedtest.Random(rnd, 1+rnd.IntN(30), w.twin, w.job)
+			w.job.Seal()
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Logf("STAGE_SEED=%d\n%s", seed, strings.Join(ops, "\n"))
+				}
+			})
+			rebased := map[tree.Path]tree.Node{}
+			var batches []string
+			for _, part := range w.halves(rnd) {
+				batch := w.newBatch()
+				o := w.options(batch, rebased)
+				o.Paths = part
+				if os.Getenv("STAGE_SEED") != "" {
+					t.Log(part, w.changesOf(rebased))
+				}
+				res, err := apply.Apply(t.Context(), o)
+				if err != nil && !(part != nil && errors.As(err, new(*apply.NoMatchError))) {
+					t.Fatalf("apply %v: %v\n%s", part, err, w.changesOf(rebased))
+				}
+				if res.Outcome == apply.Published {
+					batches = append(batches, batch)
+					_, m := w.published(batch)
+					maps.Copy(rebased, m)
+				}
+			}
+			if d := testenv.Diff(snapshot(t, w.twin.Dir), w.snapshot(), testenv.Mtime, testenv.Holes); d != "" {
+				t.Fatalf("two batches differ from running directly:\n%s", d)
+			}
+			if left := w.changesOf(rebased); left != "" {
+				t.Fatalf("after both batches changes are left: %s", left)
+			}
+			var later []hostfs.Reader
+			for _, b := range slices.Backward(batches) {
+				batch := stagedtest.OpenRoot(t, b)
+				res, err := apply.Undo(t.Context(), apply.UndoOptions{Job: "job", Target: stagedtest.OpenRoot(t, w.work.Dir), Batch: batch, Later: later})
+				if err != nil {
+					t.Fatalf("undo: %v\n%v", err, res.Paths)
+				}
+				later = append(later, batch)
+			}
+			if d := testenv.Diff(before, w.snapshot()); d != "" {
+				t.Fatalf("both batches undone differ from the original:\n%s", d)
+			}
+		})
+	}
+}
+
+// halves returns some of the changed paths, then everything.
+func (w *world) halves(rnd *rand.Rand) [][]tree.Path {
+	w.t.Helper()
+	all, err := w.job.Reader(nil).Changes(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	var some []tree.Path
+	for _, c := range all {
+		if rnd.IntN(3) == 0 {
+			some = append(some, c.Path)
+		}
+	}
+	if some == nil {
+		return [][]tree.Path{nil}
+	}
+	return [][]tree.Path{some, nil}
 }

@@ -190,20 +190,29 @@ const (
 // Target of a directory's node names the workspace directory it was: another path where the Job moved
 // it, its own where an undo put it back.
 func Read(batch hostfs.Reader) (State, map[tree.Path]tree.Node, error) {
-	began, err := hasLedger(batch)
-	if err != nil || !began {
-		return BatchEmpty, nil, err
-	}
-	f, err := batch.Open(ledgerName)
+	s, err := readStory(batch)
 	if err != nil {
 		return "", nil, err
 	}
-	defer f.Close()
-	var s story
-	if err := journal.Read(f, LedgerKind, s.replay); err != nil {
-		return "", nil, fmt.Errorf("read ledger: %w", err)
-	}
 	return s.state(), s.baseMap(), nil
+}
+
+// readStory reads the ledger in batch; without one the story is empty.
+func readStory(batch hostfs.Reader) (*story, error) {
+	began, err := hasLedger(batch)
+	if err != nil || !began {
+		return &story{}, err
+	}
+	f, err := batch.Open(ledgerName)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	s := &story{}
+	if err := journal.Read(f, LedgerKind, s.replay); err != nil {
+		return nil, fmt.Errorf("read ledger: %w", err)
+	}
+	return s, nil
 }
 
 func (s *story) state() State {

@@ -38,7 +38,7 @@ const (
 
 func newPlan(o *Options, all []tree.Change) *plan {
 	return &plan{
-		o: o, all: all, court: judge.New(o.Target, all), found: map[tree.Path]judge.Finding{},
+		o: o, all: all, court: judge.New(o.Target, all, o.Source.Left), found: map[tree.Path]judge.Finding{},
 		index: map[tree.Path]tree.Change{}, dirs: map[tree.Path]*dir{},
 	}
 }
@@ -171,7 +171,6 @@ func (p *plan) batch() (*batch, map[int]tree.Path, error) {
 		}
 	}
 	p.addDisplaced()
-	p.addOtherNames()
 	b := &batch{Base: p.base}
 	for _, list := range p.steps {
 		b.Steps = append(b.Steps, list...)
@@ -191,23 +190,6 @@ func (p *plan) addDisplaced() {
 			p.base[i].From = &from
 		default:
 			p.base = append(p.base, published{Path: to, Node: tree.Node{Kind: tree.Dir}, From: &from})
-		}
-	}
-}
-
-// addOtherNames rebases changes that are not selected and whose base is a file that loses one of its
-// names, or gets new attributes, through another name: that changes its ctime, and nothing else.
-func (p *plan) addOtherNames() {
-	touched := map[uint64]tree.Node{}
-	for _, c := range p.todo {
-		if n := p.found[c.Path].Found; n.Nlink > 1 && n.Kind != tree.Dir {
-			touched[n.Ino] = n
-		}
-	}
-	for _, c := range p.all {
-		n, ok := touched[c.Base.Ino]
-		if _, selected := p.found[c.Path]; !selected && ok && n.SameIdentity(c.Base) {
-			p.base = append(p.base, published{Path: c.Path, Node: c.Base})
 		}
 	}
 }
@@ -332,7 +314,7 @@ func (p *plan) addRemoval(c tree.Change, f judge.Finding) error {
 		return nil
 	}
 	found := f.Found
-	s := step{Act: away, Path: c.Path, End: p.after(c.Path), Out: &found, Since: p.since(c)}
+	s := step{Act: away, Path: c.Path, Known: c.Path, End: p.after(c.Path), Out: &found, Since: p.since(c)}
 	if err := p.temp(&s); err != nil {
 		return err
 	}
@@ -398,7 +380,7 @@ func (p *plan) addMove(c tree.Change) error {
 	if err != nil {
 		return err
 	}
-	s := step{Act: move, Path: c.Path, From: from, End: c.Path, Out: &src, Since: p.movedSince(from)}
+	s := step{Act: move, Path: c.Path, From: from, Known: from, End: c.Path, Out: &src, Since: p.movedSince(from)}
 	if s.Since == 0 {
 		return fmt.Errorf("moved directory %q: no change of %q, where it came from", c.Path, from)
 	}
@@ -429,7 +411,7 @@ func (p *plan) addMeta(c tree.Change, at tree.Path, found tree.Node) error {
 		}
 		want.Mode |= 0o700
 	}
-	s := step{Act: meta, Path: c.Path, From: at, End: c.Path, Out: &found, New: &want}
+	s := step{Act: meta, Path: c.Path, From: at, Known: at, End: c.Path, Out: &found, New: &want}
 	p.steps[metaLast] = append(p.steps[metaLast], s)
 	return nil
 }
@@ -445,7 +427,7 @@ func (p *plan) addNew(c tree.Change, f judge.Finding, below []tree.Change) error
 			return err
 		}
 	}
-	s := step{Act: place, Path: f.At, End: c.Path, change: &c, members: members}
+	s := step{Act: place, Path: f.At, Known: f.At, End: c.Path, change: &c, members: members}
 	phase := makeFirst
 	if f.Found.Kind != tree.Absent {
 		found := f.Found

@@ -54,7 +54,7 @@ func newEngine(target, store hostfs.Dir, l *ledger, b *batch, point func(string)
 	if point == nil {
 		point = func(string) {}
 	}
-	return &engine{target: target, store: store, ledger: l, b: b, point: point, links: map[int]tree.Path{}, ours: map[uint64]bool{}}
+	return &engine{target: target, store: store, ledger: l, b: b, point: point, links: map[int]tree.Path{}, ours: map[uint64]bool{}, left: func(tree.Path, tree.Node) bool { return false }}
 }
 
 func (e *engine) recover(ctx context.Context) (RecoverResult, error) {
@@ -135,7 +135,7 @@ func (e *engine) rollBack(ctx context.Context) error {
 			return fmt.Errorf("remove temporary file of %q: %w", s.End, err)
 		}
 	}
-	if err := e.mark("old directories", func() error { return e.closeDirs(false) }); err != nil {
+	if err := e.mark("old directories", func() error { return e.closeDirs(false, nil) }); err != nil {
 		return err
 	}
 	if err := e.mark("sync old", e.sync); err != nil {

@@ -36,7 +36,9 @@ type step struct {
 	// New is what a meta step makes of Out.
 	New *tree.Node `json:"new"`
 
-	End     tree.Path     `json:"end"` // where Path is when all steps are done
+	Known tree.Path `json:"known"` // where Out is before all steps
+	End   tree.Path `json:"end"`   // where Path is when all steps are done
+
 	change  *tree.Change  // what is written to Made, unless it is fetched
 	members []tree.Change // and below it, sorted
 }
@@ -66,6 +68,8 @@ type batch struct {
 	Undo  bool   `json:"undo"`
 	Steps []step `json:"steps"` // in the order they are done
 	Dirs  []dir  `json:"dirs"`  // parents before children
+	// Linked are inodes that get further names: their ctime changes.
+	Linked []uint64 `json:"linked,omitempty"`
 	// Base is the state of every path of the batch once it is done, as far as it is known before:
 	// the new base of these paths.
 	Base []published `json:"base"`

@@ -121,7 +121,7 @@ func (e *engine) laterBelow(ctx context.Context, d hostfs.Dir, name string, s *s
 		return "", err
 	}
 	defer sub.Close()
-	late, ok, err := judge.Later(ctx, sub, s.End, s.Since, func(n tree.Node) bool { return e.ours[n.Ino] })
+	late, ok, err := judge.Later(ctx, sub, s.Known, s.Since, func(p tree.Path, n tree.Node) bool { return e.ours[n.Ino] || e.left(p, n) })
 	if err != nil || !ok {
 		return "", err
 	}

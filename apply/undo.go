@@ -13,10 +13,13 @@ import (
 
 // UndoOptions is what Undo works on.
 type UndoOptions struct {
-	Job       string
-	Target    hostfs.Dir
-	Batch     hostfs.Dir // the batch to revert
-	Pending   []hostfs.Dir
+	Job     string
+	Target  hostfs.Dir
+	Batch   hostfs.Dir // the batch to revert
+	Pending []hostfs.Dir
+	// Later are the batches of the same Job that came after Batch, oldest first. What they, or
+	// their undo, left behind is not somebody else's change.
+	Later     []hostfs.Reader
 	KeepGoing bool // leave out what changed since instead of refusing all
 	Point     func(name string)
 }
@@ -50,9 +53,12 @@ func (o *UndoOptions) undo(ctx context.Context, l *ledger, r *Result) error {
 	if l.story.state() != BatchPublished {
 		return ErrNotPublished
 	}
-	u := &reversal{o: o, story: &l.story, now: map[tree.Path]tree.Node{}, skip: map[int]string{}}
+	u := &reversal{o: o, story: &l.story, now: map[tree.Path]tree.Node{}, after: map[tree.Path]tree.Node{}, skip: map[int]string{}}
 	for _, p := range l.story.base {
 		u.now[p.Path] = p.Node
+	}
+	if err := u.readLater(); err != nil {
+		return err
 	}
 	if err := u.check(ctx, r); err != nil {
 		return err
@@ -62,6 +68,7 @@ func (o *UndoOptions) undo(ctx context.Context, l *ledger, r *Result) error {
 		return nil
 	}
 	e := newEngine(o.Target, o.Batch, l, b, o.Point)
+	e.left = u.left
 	r.Wrote, r.Outcome = true, Published
 	return r.refused(e.run(ctx))
 }
@@ -71,8 +78,32 @@ type reversal struct {
 	o     *UndoOptions
 	story *story
 	now   map[tree.Path]tree.Node // what the batch left
+	after map[tree.Path]tree.Node // what later batches left
 	skip  map[int]string          // steps that are not reverted, and why
 	found map[int]tree.Node       // what the target has now at the End of a step
+}
+
+// readLater notes what later batches left.
+func (u *reversal) readLater() error {
+	for _, b := range u.o.Later {
+		s, err := readStory(b)
+		if err != nil {
+			return fmt.Errorf("read a later batch: %w", err)
+		}
+		for _, p := range append(slices.Clone(s.base), s.dirs...) {
+			u.after[p.Path] = p.Node
+		}
+	}
+	return nil
+}
+
+// left reports whether n at p is what a later batch left there.
+func (u *reversal) left(p tree.Path, n tree.Node) bool {
+	left, ok := u.after[p]
+	if n.Kind == tree.Dir && ok { // base has no ctime of directories
+		return left.Kind == tree.Dir && left.Ino == n.Ino && n.Ctime <= max(left.Ctime, u.story.until)
+	}
+	return ok && left.SameIdentity(n)
 }
 
 // check compares what the batch left with what the target has now.
@@ -159,7 +190,7 @@ func (u *reversal) later(ctx context.Context, p tree.Path) (string, error) {
 		return "", err
 	}
 	defer d.Close()
-	late, ok, err := judge.Later(ctx, d, p, u.story.until, nil)
+	late, ok, err := judge.Later(ctx, d, p, u.story.until, u.left)
 	if err != nil || !ok {
 		return "", err
 	}
@@ -170,7 +201,7 @@ func (u *reversal) later(ctx context.Context, p tree.Path) (string, error) {
 // everything below: a name the batch does not know is somebody else's.
 func (u *reversal) checkNew(ctx context.Context, s *step, n tree.Node) (string, error) {
 	left := u.now[s.End]
-	if !n.SameIdentity(left) && !(n.Kind == tree.Dir && n.Ino == left.Ino && n.SameMeta(left)) {
+	if !n.SameIdentity(left) && !u.left(s.End, n) && !(n.Kind == tree.Dir && n.Ino == left.Ino && n.SameMeta(left)) {
 		return u.alike(ctx, s.End, n, left)
 	}
 	if n.Kind != tree.Dir {
@@ -294,7 +325,7 @@ func (u *reversal) batch() *batch {
 		s := &done.Steps[i]
 		if _, skipped := u.skip[i]; !skipped && s.Act == meta {
 			found, old := u.found[i], *s.Out
-			b.Steps = append(b.Steps, step{Act: meta, Path: s.From, From: s.End, End: s.From, Out: &found, New: &old})
+			b.Steps = append(b.Steps, step{Act: meta, Path: s.From, From: s.End, Known: s.End, End: s.From, Out: &found, New: &old})
 		}
 	}
 	b.Dirs = u.dirs()
@@ -304,7 +335,7 @@ func (u *reversal) batch() *batch {
 
 func (u *reversal) reverse(i int, s *step) step {
 	found := u.found[i]
-	r := step{Path: s.Path, End: s.Path, Temp: s.Temp, Made: s.Rest, Rest: s.Temp, Since: u.story.until}
+	r := step{Path: s.Path, Known: s.End, End: s.Path, Temp: s.Temp, Made: s.Rest, Rest: s.Temp, Since: u.story.until}
 	switch s.Act {
 	case place:
 		r.Act, r.Out = away, &found
@@ -359,7 +390,7 @@ func (u *reversal) base() []published {
 		}
 	}
 	var out []published
-	for _, p := range u.story.finished.Base {
+	for _, p := range u.story.base {
 		below := false
 		for q := range kept {
 			below = below || q.Contains(p.Path)

@@ -16,6 +16,7 @@ type Judge struct {
 	byPath map[tree.Path]tree.Change
 	moved  map[tree.Path]bool // the paths of Moved changes
 	memo   map[tree.Path]Finding
+	left   func(tree.Path, tree.Node) bool
 }
 
 // Finding is a judgement with what was looked at.
@@ -27,9 +28,10 @@ type Finding struct {
 	At tree.Path
 }
 
-// New returns a Judge over all changes of a Job to the workspace dir.
-func New(dir hostfs.Reader, changes []tree.Change) *Judge {
-	j := &Judge{dir: dir, byPath: map[tree.Path]tree.Change{}, moved: map[tree.Path]bool{}, memo: map[tree.Path]Finding{}}
+// New returns a Judge over all changes of a Job to the workspace dir. left reports whether an earlier
+// batch of the Job left a node at a path.
+func New(dir hostfs.Reader, changes []tree.Change, left func(tree.Path, tree.Node) bool) *Judge {
+	j := &Judge{dir: dir, left: left, byPath: map[tree.Path]tree.Change{}, moved: map[tree.Path]bool{}, memo: map[tree.Path]Finding{}}
 	for _, c := range changes {
 		j.byPath[c.Path] = c
 		if c.Moved {
@@ -134,7 +136,7 @@ func (j *Judge) subtree(ctx context.Context, p tree.Path, since tree.Time, f *Fi
 		return err
 	}
 	defer dir.Close()
-	late, ok, err := Later(ctx, dir, p, since, nil)
+	late, ok, err := Later(ctx, dir, p, since, j.left)
 	if err == nil && ok {
 		f.conflict(fmt.Sprintf("%s changed in the workspace since", quote(late)))
 	}

@@ -105,7 +105,7 @@ func lookUp(d hostfs.Reader, dir tree.Path, cause error) (n, parent tree.Node, a
 
 // Later returns the first path below directory p of d whose ctime is later than since and that
 // skip, if not nil, does not excuse; ok is false when there is none.
-func Later(ctx context.Context, d hostfs.Reader, p tree.Path, since tree.Time, skip func(tree.Node) bool) (late tree.Path, ok bool, err error) {
+func Later(ctx context.Context, d hostfs.Reader, p tree.Path, since tree.Time, skip func(tree.Path, tree.Node) bool) (late tree.Path, ok bool, err error) {
 	entries, err := d.ReadDir()
 	if err != nil {
 		return late, false, fmt.Errorf("read directory %q: %w", p, err)
@@ -125,14 +125,14 @@ func Later(ctx context.Context, d hostfs.Reader, p tree.Path, since tree.Time, s
 	return late, false, nil
 }
 
-func laterAt(ctx context.Context, d hostfs.Reader, q tree.Path, since tree.Time, skip func(tree.Node) bool) (late tree.Path, ok bool, err error) {
+func laterAt(ctx context.Context, d hostfs.Reader, q tree.Path, since tree.Time, skip func(tree.Path, tree.Node) bool) (late tree.Path, ok bool, err error) {
 	n, err := d.Stat(q.Base())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return q, true, nil // gone while we looked
 	case err != nil:
 		return late, false, fmt.Errorf("look at %q: %w", q, err)
-	case n.Ctime > since && (skip == nil || !skip(n)):
+	case n.Ctime > since && (skip == nil || !skip(q, n)):
 		return q, true, nil
 	case n.Kind != tree.Dir:
 		return late, false, nil

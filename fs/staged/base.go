@@ -55,9 +55,9 @@ func (r *Reader) rebased(p tree.Path) (base, bool, error) {
 		if ok && n.Kind != tree.Dir {
 			return base{}, true, nil
 		}
-		if since := r.restored(q); since != 0 && r.log.state.Bases[q].Subtree {
+		if r.heldWhole(q) {
 			now, err := r.lowerNode(p)
-			return base{node: now, sub: now.Kind == tree.Dir, since: since}, true, err
+			return base{node: now, sub: now.Kind == tree.Dir, since: n.Ctime}, true, err
 		}
 	}
 	return base{}, false, nil
@@ -71,12 +71,17 @@ func linkTarget(n tree.Node) string {
 	return ""
 }
 
-// restored returns when undo put directory p back, with all it held, 0 if it did not.
-func (r *Reader) restored(p tree.Path) tree.Time {
-	if n := r.cfg.Rebased[p]; n.Kind == tree.Dir && n.Target == p.String() {
-		return n.Ctime
+// heldWhole reports whether directory q got all it holds from an apply that moved it there, or from
+// an undo that put it back.
+func (r *Reader) heldWhole(q tree.Path) bool {
+	n := r.cfg.Rebased[q]
+	switch {
+	case n.Kind != tree.Dir || n.Target == "":
+		return false
+	case n.Target == q.String():
+		return r.log.state.Bases[q].Subtree
 	}
-	return 0
+	return true
 }
 
 // basesBelow returns the recorded paths strictly below p.

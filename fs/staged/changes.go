@@ -134,7 +134,7 @@ func (r *Reader) compareMoved(ctx context.Context, v viewDir, name string, e ent
 	}
 	defer done()
 	if r.published(move{from, c.path}) {
-		return nil // and with it everything below
+		return r.compareDir(ctx, c, spot{path: c.path, dir: true}) // it is in place now
 	}
 	b, err := r.baseAt(from)
 	if err != nil {
@@ -210,7 +210,7 @@ func (r *Reader) compare(ctx context.Context, p tree.Path, e entry, b base, o sp
 	}
 	if e.node.Kind != tree.Dir && (e.node.Nlink > 1 || e.mark.Link != nil) {
 		k := inode{e.node.Dev, e.node.Ino}
-		r.links[k] = append(r.links[k], member{d, b.node, same, !e.up, e.mark.Link})
+		r.links[k] = append(r.links[k], member{d, c.Base, same, !e.up, e.mark.Link})
 	}
 	return nil
 }

@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"stage/fs/hostfs"
+	"stage/fs/judge"
 	"stage/fs/tree"
 )
 
@@ -24,22 +24,60 @@ type member struct {
 // groupLinks numbers the hard-link groups among the changes. A group with an unchanged member is to
 // be linked to that, its anchor. Names that the Job only linked together are changes too.
 func (r *Reader) groupLinks(ctx context.Context) error {
+	r.mergeCopies()
 	for k := range r.links {
 		r.shareTimes(r.links[k])
 	}
 	if err := r.addAliases(ctx); err != nil {
 		return err
 	}
-	keys := slices.SortedFunc(maps.Keys(r.links), func(a, b inode) int {
-		return r.links[a][0].change.Path.Compare(r.links[b][0].change.Path)
-	})
 	group := 0
-	for _, k := range keys {
+	for _, k := range r.linkKeys() {
 		if ms := r.links[k]; len(ms) > 1 && r.group(ms, group+1) {
 			group++
 		}
 	}
 	return nil
+}
+
+// linkKeys returns the keys of links in the order of their first paths.
+func (r *Reader) linkKeys() []inode {
+	return slices.SortedFunc(maps.Keys(r.links), func(a, b inode) int {
+		return r.links[a][0].change.Path.Compare(r.links[b][0].change.Path)
+	})
+}
+
+// mergeCopies joins workspace files that show elsewhere with the copy of their inode: the Job sees
+// the copy at all its names.
+func (r *Reader) mergeCopies() {
+	for _, k := range r.linkKeys() {
+		ms := r.links[k]
+		i := slices.IndexFunc(ms, func(m member) bool { return m.link != nil && !m.lower })
+		if i < 0 {
+			continue
+		}
+		for _, m := range slices.Clone(r.links[inode{ms[i].link.Dev, ms[i].link.Ino}]) {
+			r.showCopy(m.change.Path, ms[i].change, k)
+		}
+	}
+}
+
+// showCopy makes view path p, at which an unchanged workspace file was found, a name of the upper
+// file k, whose change is copied.
+func (r *Reader) showCopy(p tree.Path, copied tree.Change, k inode) {
+	old, ok := r.takeMember(p)
+	if !ok {
+		return
+	}
+	c := old.change
+	c.Base, c.New, c.TimesSet = old.base, copied.New, copied.TimesSet
+	same := unchanged(c)
+	c.Base = old.change.Base
+	if !same {
+		r.changes = append(r.changes, c)
+	}
+	r.aliases[p] = copied.Path
+	r.links[k] = append(r.links[k], member{change: c, base: old.base, same: same})
 }
 
 // shareTimes makes an mtime that was set through one name one that was set through all.
@@ -112,84 +150,30 @@ func (r *Reader) addAliases(ctx context.Context) error {
 	if len(wanted) == 0 {
 		return nil
 	}
-	s := &linkSearch{r: r, wanted: wanted, left: names}
-	if err := s.dir(ctx, r.cfg.Lower, tree.Path{}); err != nil {
+	find := func(ino uint64) bool {
+		for k := range wanted {
+			if k.ino == ino {
+				return true
+			}
+		}
+		return false
+	}
+	err := judge.Names(ctx, r.cfg.Lower, find, func(q tree.Path, n tree.Node) (bool, error) {
+		copied, ok := wanted[inode{n.Dev, n.Ino}]
+		if !ok {
+			return true, nil
+		}
+		names--
+		p, shows, err := r.viewOf(q)
+		if err == nil && shows {
+			err = r.addAlias(ctx, p, q, copied)
+		}
+		return names > 0, err
+	})
+	if err != nil {
 		return fmt.Errorf("search for other names of changed files: %w", err)
 	}
 	return nil
-}
-
-// linkSearch walks the workspace for the names of some inodes.
-type linkSearch struct {
-	r      *Reader
-	wanted map[inode]inode
-	left   int // names that may still be found
-}
-
-func (s *linkSearch) dir(ctx context.Context, d hostfs.Reader, p tree.Path) error {
-	entries, err := d.ReadDir()
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if err := ctx.Err(); err != nil || s.left <= 0 {
-			return err
-		}
-		q, err := p.Child(e.Name)
-		if err != nil {
-			return err
-		}
-		if e.Kind == tree.Dir || e.Kind == tree.Absent {
-			err = s.below(ctx, d, q)
-		}
-		if err == nil && e.Kind != tree.Dir && s.mayBe(e.Ino) {
-			err = s.name(ctx, d, q)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *linkSearch) below(ctx context.Context, d hostfs.Reader, q tree.Path) error {
-	n, err := d.Stat(q.Base())
-	if err != nil || n.Kind != tree.Dir {
-		return err
-	}
-	sub, err := d.OpenDir(q.Base())
-	if err != nil {
-		return err
-	}
-	defer sub.Close()
-	return s.dir(ctx, sub, q)
-}
-
-func (s *linkSearch) mayBe(ino uint64) bool {
-	for k := range s.wanted {
-		if k.ino == ino {
-			return true
-		}
-	}
-	return false
-}
-
-// name looks at workspace path q, which has the inode number of a wanted file.
-func (s *linkSearch) name(ctx context.Context, d hostfs.Reader, q tree.Path) error {
-	n, err := d.Stat(q.Base())
-	if err != nil {
-		return err
-	}
-	copied, ok := s.wanted[inode{n.Dev, n.Ino}]
-	if !ok {
-		return nil
-	}
-	s.left--
-	p, shows, err := s.r.viewOf(q)
-	if err != nil || !shows {
-		return err
-	}
-	return s.r.addAlias(ctx, p, q, copied)
 }
 
 // addAlias makes view path p, where workspace path q shows, one more name of the upper file copied.
@@ -220,23 +204,22 @@ func (r *Reader) addAlias(ctx context.Context, p, q tree.Path, copied inode) err
 		}
 	}
 	c := tree.Change{Path: p, Base: b.node, New: first.New, TimesSet: first.TimesSet}
+	same := unchanged(c)
 	if p != q {
 		c.Base, c.RenameFrom = tree.Node{}, &q
 	}
-	if old, ok := r.takeMember(p); ok { // compared by name already, with what the lower has
-		c.Base, c.RenameFrom, c.SubtreeTime = old.base, old.change.RenameFrom, old.change.SubtreeTime
-	}
-	if !unchanged(c) {
+	if !same {
 		r.changes = append(r.changes, c)
 	}
 	r.aliases[p] = first.Path
-	r.links[copied] = append(r.links[copied], member{change: c, base: c.Base, same: unchanged(c)})
+	r.links[copied] = append(r.links[copied], member{change: c, base: b.node, same: same})
 	return nil
 }
 
 // takeMember forgets what is known of view path p as a name of an unchanged workspace file.
 func (r *Reader) takeMember(p tree.Path) (m member, ok bool) {
-	for k, ms := range r.links {
+	for _, k := range r.linkKeys() {
+		ms := r.links[k]
 		i := slices.IndexFunc(ms, func(m member) bool { return m.change.Path == p })
 		if i < 0 {
 			continue

@@ -98,7 +98,7 @@ func (r *Reader) walk(ctx context.Context) error {
 		}
 	}
 	slices.SortFunc(r.changes, func(a, b tree.Change) int { return a.Path.Compare(b.Path) })
-	r.judgment = judge.New(r.cfg.Lower, r.changes)
+	r.judgment = judge.New(r.cfg.Lower, r.changes, r.Left)
 	r.walked = true
 	return nil
 }
@@ -128,4 +128,11 @@ func (r *Reader) DirTimes(p tree.Path) (base, view tree.Time, ok bool) {
 func (r *Reader) LinkAnchor(group int) (tree.Path, bool) {
 	p, ok := r.anchors[group]
 	return p, ok
+}
+
+// Left reports whether an earlier apply or undo left n at workspace path p. A later ctime than that
+// of a directory above is then its own doing: of a file with several names, each changes it.
+func (r *Reader) Left(p tree.Path, n tree.Node) bool {
+	left, ok := r.cfg.Rebased[p]
+	return ok && left.SameIdentity(n)
 }

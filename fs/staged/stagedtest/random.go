@@ -17,7 +17,22 @@ func Random(rnd *rand.Rand, n int, plain Plain, others ...Tree) []string {
 	for len(r.done) < n {
 		r.step()
 	}
+	if r.IntN(3) == 0 {
+		r.closeDirs()
+	}
 	return r.done
+}
+
+// closeDirs makes some directories read-only, as the module cache of Go is: the last operations,
+// since nothing can be changed in them afterwards.
+func (r *random) closeDirs() {
+	dirs := slices.DeleteFunc(r.plain.List(), func(p string) bool { return !isDir(r.kind(p)) })
+	slices.Sort(dirs)
+	for _, p := range slices.Backward(dirs) {
+		if r.IntN(3) == 0 {
+			r.do("chmod "+p+" 555", func(t Tree) { t.Chmod(p, 0o555) })
+		}
+	}
 }
 
 type random struct {
@@ -57,7 +72,7 @@ func (r *random) pick(ok func(os.FileMode) bool) string {
 
 func anything(os.FileMode) bool     { return true }
 func isDir(m os.FileMode) bool      { return m.IsDir() }
-func isFile(m os.FileMode) bool     { return m.IsRegular() }
+func isFile(m os.FileMode) bool     { return m.IsRegular() && m.Perm()&0o200 != 0 }
 func isLinkable(m os.FileMode) bool { return m.IsRegular() }
 
 // free returns a path that does not exist, often one that did once.
@@ -167,9 +182,9 @@ func (r *random) chmod(p string) {
 	if p == "" {
 		return
 	}
-	modes := []uint32{0o600, 0o644, 0o755, 0o700}
+	modes := []uint32{0o755, 0o700, 0o750}
 	if !isDir(r.kind(p)) {
-		modes = append(modes, 0o400, 0o444)
+		modes = []uint32{0o600, 0o644, 0o755, 0o400, 0o444}
 	}
 	m := modes[r.IntN(len(modes))]
 	r.do(fmt.Sprintf("chmod %s %o", p, m), func(t Tree) { t.Chmod(p, m) })

@@ -29,7 +29,11 @@ export HOME="$demo/home" PATH="$demo:$PATH"
 unset XDG_STATE_HOME XDG_CONFIG_HOME XDG_CACHE_HOME CODEX_HOME
 mkdir -p "$HOME"
 
-title() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+bold='' plain=''
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+	bold=$(printf '\033[1m') plain=$(printf '\033[0m')
+fi
+title() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
 
 # show prints a command as one would type it, then runs it.
 show() {
@@ -81,7 +85,7 @@ review_and_apply() {
 
 title "A Job that edits, deletes and renames"
 workspace project
-show stage run -- sh -c 'echo "hello, world" > hello.txt; rm old.txt; mkdir docs; mv draft.txt docs/final.txt; echo tries to leave > /etc/stage-demo'
+show stage run -- sh -c 'echo "hello, world" > hello.txt; rm old.txt; mkdir docs; mv draft.txt docs/final.txt; echo tries to leave > /etc/stage-demo || echo "(and so it stays out of /etc)"'
 review_and_apply
 [ "$(cat hello.txt)" = "hello, world" ] && [ ! -e old.txt ] && [ -e docs/final.txt ] && [ ! -e /etc/stage-demo ]
 

@@ -22,6 +22,9 @@ type engine struct {
 	links map[int]tree.Path // link group, a name of its inode in the target
 	ours  map[uint64]bool   // inodes of the target that the batch itself made or touched
 	left  func(tree.Path, tree.Node) bool
+	// Copies of files with several names, by the inode of the original: in displaced/ and in the
+	// target.
+	kept, fetched map[uint64]tree.Path
 }
 
 // conflict is a target that turned out not to be what was checked.
@@ -42,10 +45,14 @@ func (e *engine) mark(name string, f func() error) error {
 	return nil
 }
 
-// run does the whole batch. After an error the target is as before, or Recover makes it so, or
+// run does the whole batch, beginning with the plan in the ledger. After an error the target is as before, or Recover makes it so, or
 // the batch is published and Recover finishes it.
 func (e *engine) run(ctx context.Context) error {
-	err := e.prepare(ctx)
+	err := e.mark("planned", func() error { return e.ledger.write(record{Phase: planned, Batch: e.b}) })
+	if err != nil {
+		return err
+	}
+	err = e.prepare(ctx)
 	if err == nil {
 		err = e.doSteps(ctx)
 	}
@@ -65,13 +72,8 @@ func (e *engine) commit() error {
 	return e.mark("committed", func() error { return e.ledger.write(record{Phase: committed}) })
 }
 
-// prepare writes the plan, everything new under temporary names, and the ledger's word that all is
-// there.
+// prepare writes everything new under temporary names, and the ledger's word that all is there.
 func (e *engine) prepare(ctx context.Context) error {
-	err := e.mark("planned", func() error { return e.ledger.write(record{Phase: planned, Batch: e.b}) })
-	if err != nil {
-		return err
-	}
 	if err := e.mark("unlock", e.unlock); err != nil {
 		return err
 	}
@@ -216,7 +218,6 @@ func (e *engine) linkTo(first, made tree.Path) error {
 		return err
 	}
 	e.ours[n.Ino] = true
-	e.b.Linked = append(e.b.Linked, n.Ino)
 	return link(e.target, first, made)
 }
 
@@ -415,8 +416,8 @@ func (e *engine) otherNames(ctx context.Context, r *record) error {
 // severalNames returns the inodes with several names that the steps touched.
 func (e *engine) severalNames() map[uint64]bool {
 	inodes := map[uint64]bool{}
-	for _, ino := range e.b.Linked {
-		inodes[ino] = true
+	for _, n := range e.b.Linked {
+		inodes[n.Ino] = true
 	}
 	for i := range e.b.Steps {
 		for _, n := range []*tree.Node{e.b.Steps[i].In, e.b.Steps[i].Out} {

@@ -303,3 +303,12 @@ func (w *world) halves(rnd *rand.Rand) [][]tree.Path {
 	}
 	return [][]tree.Path{some, nil}
 }
+
+func (w *world) changesOf(rebased map[tree.Path]tree.Node) string {
+	w.t.Helper()
+	all, err := w.job.Reader(rebased).Changes(w.t.Context())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return describe(all)
+}

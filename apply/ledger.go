@@ -32,7 +32,7 @@ const (
 	rolledBack phase = "rolled_back" // the target is as before the batch
 )
 
-// record is one line of a ledger. Batch comes with planned and prepared, Base with done.
+// record is one line of a ledger. Batch comes with planned and prepared.
 type record struct {
 	Phase phase       `json:"phase"`
 	Batch *batch      `json:"batch,omitempty"`
@@ -82,6 +82,9 @@ func (s *story) add(r record) error {
 		return fmt.Errorf("unknown phase %q: %w", r.Phase, journal.ErrVersion)
 	}
 	s.phase = r.Phase
+	if r.Phase == rolledBack {
+		s.base, s.dirs = refresh(s.base, r.Base), refresh(s.dirs, r.Dirs)
+	}
 	if r.Phase == done {
 		if s.batch.Undo { // what an undo left out stays as published
 			r.Base = overlayBase(s.base, r.Base)
@@ -185,7 +188,8 @@ const (
 )
 
 // Read returns where batch stands and the states it made the new base of their paths: what it
-// published, or after an undo what it restored. Nothing is written.
+// published; after an undo what it restored; of a batch that was rolled back what it touched, whose
+// ctime is another now. Nothing is written.
 //
 // Target of a directory's node names the workspace directory it was: another path where the Job moved
 // it, its own where an undo put it back.
@@ -251,4 +255,18 @@ func overlayBase(old, now []published) []published {
 		}
 	}
 	return out
+}
+
+// refresh is overlayBase that keeps what is known of a path beside its state.
+func refresh(old, now []published) []published {
+	known := map[tree.Path]published{}
+	for _, p := range old {
+		known[p.Path] = p
+	}
+	for i, p := range now {
+		if k, ok := known[p.Path]; ok {
+			now[i].Node.Digest, now[i].From = k.Node.Digest, k.From
+		}
+	}
+	return overlayBase(old, now)
 }

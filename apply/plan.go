@@ -172,6 +172,13 @@ func (p *plan) batch() (*batch, map[int]tree.Path, error) {
 	}
 	p.addDisplaced()
 	b := &batch{Base: p.base}
+	for _, q := range links {
+		n, err := nodeAt(p.o.Target, q)
+		if err != nil {
+			return nil, nil, err
+		}
+		b.Linked = append(b.Linked, n)
+	}
 	for _, list := range p.steps {
 		b.Steps = append(b.Steps, list...)
 	}
@@ -478,11 +485,24 @@ func (p *plan) touch(path tree.Path) error {
 func (p *plan) sortedDirs(steps []step) []dir {
 	var out []dir
 	for _, d := range p.dirs {
-		d.Gone = goes(d.Path, steps)
+		d.Gone, d.Covered = goes(d.Path, steps), p.covered(d.Path)
 		out = append(out, *d)
 	}
 	slices.SortFunc(out, func(a, b dir) int { return a.Path.Compare(b.Path) })
 	return out
+}
+
+// covered reports whether path q of the target is at or below a directory that todo takes away.
+func (p *plan) covered(q tree.Path) bool {
+	for {
+		if c, ok := p.index[q]; ok && c.Subtree {
+			return true
+		}
+		if q.IsRoot() {
+			return false
+		}
+		q = q.Parent()
+	}
 }
 
 // goes reports whether one of steps takes directory q away with something above it, and no move

@@ -54,7 +54,11 @@ func newEngine(target, store hostfs.Dir, l *ledger, b *batch, point func(string)
 	if point == nil {
 		point = func(string) {}
 	}
-	return &engine{target: target, store: store, ledger: l, b: b, point: point, links: map[int]tree.Path{}, ours: map[uint64]bool{}, left: func(tree.Path, tree.Node) bool { return false }}
+	return &engine{
+		target: target, store: store, ledger: l, b: b, point: point,
+		links: map[int]tree.Path{}, ours: map[uint64]bool{}, left: func(tree.Path, tree.Node) bool { return false },
+		kept: map[uint64]tree.Path{}, fetched: map[uint64]tree.Path{},
+	}
 }
 
 func (e *engine) recover(ctx context.Context) (RecoverResult, error) {
@@ -141,7 +145,63 @@ func (e *engine) rollBack(ctx context.Context) error {
 	if err := e.mark("sync old", e.sync); err != nil {
 		return err
 	}
-	return e.mark("rolled back", func() error { return e.ledger.write(record{Phase: rolledBack}) })
+	r, err := e.unharmed(ctx)
+	if err != nil {
+		return fmt.Errorf("look at the old tree: %w", err)
+	}
+	return e.mark("rolled back", func() error { return e.ledger.write(r) })
+}
+
+// unharmed looks at what the batch touched and put back. Only ctimes differ; where they do, the
+// path has a new base that says so. What differs in more is somebody else's and has none.
+func (e *engine) unharmed(ctx context.Context) (record, error) {
+	r := record{Phase: rolledBack}
+	known := map[tree.Path]bool{}
+	add := func(p tree.Path, before tree.Node) error {
+		now, err := nodeAt(e.target, p)
+		if err == nil && unchanged(now, before) && !known[p] {
+			known[p], now.Digest = true, before.Digest
+			r.Base = append(r.Base, published{Path: p, Node: now})
+		}
+		return err
+	}
+	shared := map[uint64]tree.Node{}
+	for _, n := range e.b.Linked {
+		shared[n.Ino] = n
+	}
+	for i := range e.b.Steps {
+		s := &e.b.Steps[i]
+		if s.Out == nil {
+			continue
+		}
+		if s.Out.Nlink > 1 && s.Out.Kind != tree.Dir {
+			shared[s.Out.Ino] = *s.Out
+		}
+		if err := add(s.Known, *s.Out); err != nil {
+			return r, err
+		}
+	}
+	for _, d := range e.b.Dirs {
+		now, err := nodeAt(e.target, d.Path)
+		if err != nil {
+			return r, err
+		}
+		if !unchanged(now, d.Old) {
+			continue
+		}
+		r.Dirs = append(r.Dirs, published{Path: d.Path, Node: now})
+		if d.Covered {
+			err = add(d.Path, d.Old)
+		}
+		if err != nil {
+			return r, err
+		}
+	}
+	if len(shared) == 0 {
+		return r, nil
+	}
+	wanted := func(ino uint64) bool { return shared[ino].Ino == ino }
+	return r, judge.Names(ctx, e.target, wanted, func(p tree.Path, n tree.Node) (bool, error) { return true, add(p, shared[n.Ino]) })
 }
 
 // clean removes what is at the temporary name of s, or gives a fetched original back.

@@ -57,7 +57,9 @@ type dir struct {
 	Path tree.Path `json:"path"` // before the steps
 	Rest tree.Path `json:"rest"` // when all steps are done
 	Gone bool      `json:"gone"` // it is among what the steps take away
-	Old  tree.Node `json:"old"`
+	// Covered: it lies in a directory that goes as a whole, and was found as the base has it.
+	Covered bool      `json:"covered"`
+	Old     tree.Node `json:"old"`
 	// Mode and Mtime are what it ends with; an Mtime of 0 is left to the file system.
 	Mode  tree.Mode `json:"mode"`
 	Mtime tree.Time `json:"mtime"`
@@ -68,8 +70,8 @@ type batch struct {
 	Undo  bool   `json:"undo"`
 	Steps []step `json:"steps"` // in the order they are done
 	Dirs  []dir  `json:"dirs"`  // parents before children
-	// Linked are inodes that get further names: their ctime changes.
-	Linked []uint64 `json:"linked,omitempty"`
+	// Linked are files of the target that get further names: that changes their ctime.
+	Linked []tree.Node `json:"linked,omitempty"`
 	// Base is the state of every path of the batch once it is done, as far as it is known before:
 	// the new base of these paths.
 	Base []published `json:"base"`

@@ -197,43 +197,56 @@ func (e *engine) keep(ctx context.Context, p tree.Path, n int) error {
 	}
 	defer kept.Close()
 	return within(e.target, p, func(d hostfs.Dir, name string) error {
-		return transfer(ctx, d, name, kept, displacedAt(n))
+		c := &copier{root: kept, links: e.kept}
+		return c.transfer(ctx, d, name, displacedAt(n))
 	})
 }
 
 func displacedAt(n int) string { return fmt.Sprint(n) }
 
-// transfer moves name in src to to in dst: by a rename, or where that is not possible by a copy
+// transfer moves name in src to to in c.root: by a rename, or to another file system by a copy
 // that is durable and in its place before the original is removed.
-func transfer(ctx context.Context, src hostfs.Dir, name string, dst hostfs.Dir, to string) error {
-	if err := renameOut(src, name, dst, to); err == nil {
-		return nil
-	}
-	if _, err := dst.Stat(to); err == nil {
+func (c *copier) transfer(ctx context.Context, src hostfs.Dir, name, to string) error {
+	if _, err := c.root.Stat(to); err == nil {
 		return removeTree(src, name) // copied before an interruption
 	}
-	part := to + ".part"
-	if err := removeTree(dst, part); err != nil {
+	if err := renameOut(src, name, c.root, to); !errors.Is(err, hostfs.ErrCrossDevice) {
 		return err
 	}
-	path, err := tree.ParsePath(part)
-	if err != nil {
-		return err
-	}
-	c := &copier{root: dst, links: map[uint64]tree.Path{}}
-	if err := c.copy(ctx, src, name, path); err != nil {
-		return err
-	}
-	if err := dst.Syncfs(); err != nil {
-		return err
-	}
-	if err := dst.Rename(part, dst, to, hostfs.NoReplace); err != nil {
-		return err
-	}
-	if err := dst.Syncfs(); err != nil {
+	if err := c.copyDurably(ctx, src, name, to); err != nil {
 		return err
 	}
 	return removeTree(src, name)
+}
+
+// copyDurably copies under a partial name first: what has its final name is complete.
+func (c *copier) copyDurably(ctx context.Context, src hostfs.Dir, name, to string) error {
+	part, err := tree.ParsePath(to + ".part")
+	if err != nil {
+		return err
+	}
+	final, err := tree.ParsePath(to)
+	if err != nil {
+		return err
+	}
+	if err := removeTree(c.root, part.String()); err != nil {
+		return err
+	}
+	if err := c.copy(ctx, src, name, part); err != nil {
+		return err
+	}
+	if err := c.root.Syncfs(); err != nil {
+		return err
+	}
+	if err := c.root.Rename(part.String(), c.root, to, hostfs.NoReplace); err != nil {
+		return err
+	}
+	for ino, p := range c.links {
+		if part.Contains(p) {
+			c.links[ino] = p.Rebase(part, final)
+		}
+	}
+	return c.root.Syncfs()
 }
 
 // renameOut renames name into another directory. A directory needs write permission on itself for
@@ -265,10 +278,14 @@ func (e *engine) fetch(ctx context.Context, s *step) error {
 	defer kept.Close()
 	name := displacedAt(s.Fetch)
 	return within(e.target, s.Made, func(d hostfs.Dir, to string) error {
-		if err := renameOut(kept, name, d, to); err == nil {
+		err := renameOut(kept, name, d, to)
+		if err == nil {
 			return refit(d, to, *s.New)
 		}
-		c := &copier{root: e.target, links: map[uint64]tree.Path{}}
+		if !errors.Is(err, hostfs.ErrCrossDevice) {
+			return err
+		}
+		c := &copier{root: e.target, links: e.fetched}
 		return c.copy(ctx, kept, name, s.Made)
 	})
 }

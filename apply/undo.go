@@ -78,13 +78,16 @@ type reversal struct {
 	o     *UndoOptions
 	story *story
 	now   map[tree.Path]tree.Node // what the batch left
-	after map[tree.Path]tree.Node // what later batches left
+	after map[tree.Path]tree.Node // what it or a later batch left last
 	skip  map[int]string          // steps that are not reverted, and why
 	found map[int]tree.Node       // what the target has now at the End of a step
 }
 
-// readLater notes what later batches left.
+// readLater notes what the batch and later ones left.
 func (u *reversal) readLater() error {
+	for _, p := range append(slices.Clone(u.story.base), u.story.dirs...) {
+		u.after[p.Path] = p.Node
+	}
 	for _, b := range u.o.Later {
 		s, err := readStory(b)
 		if err != nil {
@@ -97,7 +100,7 @@ func (u *reversal) readLater() error {
 	return nil
 }
 
-// left reports whether n at p is what a later batch left there.
+// left reports whether n at p is what a batch left there.
 func (u *reversal) left(p tree.Path, n tree.Node) bool {
 	left, ok := u.after[p]
 	if n.Kind == tree.Dir && ok { // base has no ctime of directories

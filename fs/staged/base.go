@@ -46,8 +46,12 @@ func ownBase(n tree.Node, sub bool, since tree.Time) base {
 func (r *Reader) rebased(p tree.Path) (base, bool, error) {
 	if n, ok := r.cfg.Rebased[p]; ok {
 		rec := r.log.state.Bases[p]
+		since := rec.Time
+		if r.heldWhole(p) {
+			since = max(since, n.Ctime)
+		}
 		n.Target = linkTarget(n)
-		return ownBase(n, rec.Subtree && rec.Node.Kind == tree.Dir, max(rec.Time, n.Ctime)), true, nil
+		return ownBase(n, rec.Subtree && rec.Node.Kind == tree.Dir, since), true, nil
 	}
 	for q := p; !q.IsRoot(); {
 		q = q.Parent()

@@ -47,7 +47,7 @@ func (c Change) isBase(found Node) bool {
 	case found.Kind == Absent:
 		return true
 	case c.Subtree:
-		return found.Dev == c.Base.Dev && found.Ino == c.Base.Ino && found.Ctime <= c.SubtreeTime
+		return found.Dev == c.Base.Dev && found.Ino == c.Base.Ino && (found.Ctime <= c.SubtreeTime || found.Ctime == c.Base.Ctime)
 	case c.SubtreeTime != 0:
 		return found.SameIdentity(c.Base) && found.Ctime <= c.SubtreeTime
 	case found.Kind == Dir:

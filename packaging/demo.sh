@@ -113,7 +113,10 @@ until [ -e "$HOME/.codex/config.toml" ]; do
 	sleep 0.1
 done
 PATH=$(dirname "$codex"):$PATH
-show stage run -- codex exec "go" </dev/null
+case $codex in
+/opt/* | /usr/*) show stage run -- codex exec "go" </dev/null ;;
+*) show stage run --read "${codex%/bin/codex}" -- codex exec "go" </dev/null ;; # not in the default view
+esac
 review_and_apply
 [ "$(cat hello.txt)" = "hello, world" ] && [ -e docs/notes.md ] && [ -e made.txt ]
 title "Done"

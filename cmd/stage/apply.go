@@ -73,7 +73,7 @@ func (c *command) apply(cmd *cobra.Command, args []string, o session.PublishOpti
 	return errors.Join(err, c.report(rep, o.CheckOnly, asJSON, err))
 }
 
-// report prints the result of an apply or undo. What went wrong is told by the error; as text only
+// report prints the result of an apply. What went wrong is told by the error; as text only
 // a success is printed.
 func (c *command) report(rep *bundle.ApplyReport, check, asJSON bool, err error) error {
 	switch {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"stage/cmd/internal/render"
 	"stage/cmd/internal/session"
 )
 
@@ -21,7 +22,13 @@ func (c *command) undoVerb() *cobra.Command {
 			}
 			defer func() { err = errors.Join(err, t.close()) }()
 			rep, err := session.Undo(cmd.Context(), t.store, t.job, keepGoing, killPoint())
-			return errors.Join(err, c.report(rep, false, asJSON, err))
+			switch {
+			case rep != nil && asJSON:
+				return errors.Join(err, render.ApplyJSON(c.out, rep))
+			case err != nil:
+				return err
+			}
+			return render.Undo(c.out, rep)
 		},
 	}
 	cmd.Flags().BoolVar(&keepGoing, "keep-going", false, "revert the rest where some targets changed since")

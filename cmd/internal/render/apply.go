@@ -40,6 +40,23 @@ func applySum(rep *bundle.ApplyReport, n map[bundle.Verdict]int, check bool) str
 	return "applied " + Plural(clean+done, "change")
 }
 
+// Undo writes what an undo did: how many changes it took back, and how many it left.
+func Undo(s *Screen, rep *bundle.ApplyReport) error {
+	left := 0
+	for _, a := range rep.Paths {
+		if a.Verdict == bundle.VerdictConflict {
+			left++
+		}
+	}
+	p := newPrinter(s)
+	text := "took back " + Plural(len(rep.Paths)-left, "change")
+	if left > 0 {
+		text += fmt.Sprintf(", %d left as they are because they changed since", left)
+	}
+	p.w.WriteString(text + "\n")
+	return p.w.Flush()
+}
+
 func verdictColour(v bundle.Verdict) string {
 	switch v {
 	case bundle.VerdictClean, bundle.VerdictApplied:

@@ -310,7 +310,7 @@ call("open_by_handle_at", 304, -100, null, 0)
 call("finit_module", 313, -1, b"", 0)
 call("tiocsti", 16, 0, ctypes.c_ulong(0x5412), null)
 call("tiocsti high bits", 16, 0, ctypes.c_ulong(0xff00005412), null)
-call("setuid", 105, os.getuid() + 1)
+call("setgroups", 116, 0, null)
 call("chroot", 161, b"/")
 for name, family, proto in [("unix", 1, 0), ("inet", 2, 0), ("inet6", 10, 0), ("route", 16, 0), ("uevent", 16, 15), ("vsock", 40, 0), ("alg", 38, 0), ("packet", 17, 0), ("ax25", 3, 0)]:
     try:
@@ -332,7 +332,7 @@ open_by_handle_at EPERM
 finit_module EPERM
 tiocsti EPERM
 tiocsti high bits EPERM
-setuid EPERM
+setgroups EPERM
 chroot EPERM
 unix ok
 inet ok
@@ -492,7 +492,8 @@ func TestLeftOutStepIsDetected(t *testing.T) {
 		c.Mounts = append(c.Mounts, jail.Mount{Kind: jail.Bind, Source: dir, Dest: dir, ReadOnly: true},
 			jail.Mount{Kind: jail.Mask, Dest: dir + "/secret"}, jail.Mount{Kind: jail.Bind, Source: shared, Dest: "/shared"})
 		r, err := try(t, c)
-		if !namesControl(err, step) {
+		byKernel := os.Geteuid() != 0 && (step == "ns.pid" || step == "ns.mount") // it mounts and unshares less without them
+		if err == nil || !byKernel && !namesControl(err, step) {
 			t.Errorf("%s: got %v", step, err)
 		}
 		if r.out != "" {

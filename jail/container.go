@@ -31,7 +31,7 @@ func (h *holder) containerConfig() *configs.Config {
 		Hostname:     cfg.Hostname,
 		Namespaces:   containerNamespaces(cfg),
 		Mounts:       h.containerMounts(cfg),
-		Capabilities: shimCapabilities(rootless),
+		Capabilities: shimCapabilities(cfg),
 		// No limits, no cgroup: the first join of one waits some 10 ms for RCU. libcontainer does without when it
 		// may not make any, which holder.prepare sees to.
 		RootlessCgroups: true,
@@ -93,9 +93,9 @@ func (h *holder) containerMounts(cfg Config) []*configs.Mount {
 
 // shimCapabilities is the one capability the shim still needs: to map its own uid back into a user namespace of
 // its own (rootless), or to empty its bounding set (root).
-func shimCapabilities(rootless bool) *configs.Capabilities {
+func shimCapabilities(cfg Config) *configs.Capabilities {
 	one := []string{"CAP_SETPCAP"}
-	if rootless {
+	if cfg.Mode == Rootless && cfg.Skip != "ns.user" {
 		one = []string{"CAP_SETFCAP"}
 	}
 	return &configs.Capabilities{Bounding: one, Effective: one, Permitted: one}

@@ -229,8 +229,5 @@ func (h *holder) finish() error {
 	if err := h.container.Destroy(); err != nil {
 		return fmt.Errorf("destroy container: %w", err)
 	}
-	if err := h.control.send(message{Kind: kindGone}); err != nil && !errors.Is(err, syscall.EPIPE) {
-		return err
-	}
 	return nil
 }

@@ -1,7 +1,7 @@
 // Package jail runs one command in Linux namespaces of its own.
 //
 //	supervisor (the caller's namespaces)
-//	  │  │ abort ─▶                 ◀─ mounted{devices} started{pidfd} gone
+//	  │  │ abort ─▶                 ◀─ mounted{devices} started{pidfd}
 //	  │  └─────────────── holder (user and mount namespace: mounts, root file system, watchdog)
 //	  │                     └─ libcontainer init (pid, mount, ipc, uts, cgroup, net namespace)
 //	  │ exec, signal ─▶         = shim (the same process after an exec, pid 1: inner user namespace,
@@ -118,6 +118,7 @@ func (j *Jail) Start(ctx context.Context) (*Installed, error) {
 		return nil, fmt.Errorf("start jail: %w", err)
 	}
 	go j.listen()
+	go j.followHolder()
 	failed := compareFilter(m.Installed, m.Failed, planned)
 	var errs []error
 	for i := range failed {
@@ -242,6 +243,15 @@ func (j *Jail) listen() {
 	}
 }
 
+// followHolder ends the jail when its holder is gone: nobody could free it from a view that does not answer.
+func (j *Jail) followHolder() {
+	select {
+	case <-j.ended:
+	case <-j.holder.done:
+		_ = j.kill() // or has ended just now
+	}
+}
+
 // Signal sends a signal to the command: what a terminal sends goes to its process group, the rest to it alone.
 func (j *Jail) Signal(sig syscall.Signal) error {
 	return j.shim.send(message{Kind: kindSignal, Signal: sig})
@@ -252,8 +262,7 @@ func (j *Jail) Wait() (Exit, error) {
 	<-j.ended
 	var errs []error
 	if j.exit == nil {
-		// The shim could not see the others end.
-		errs = append(errs, j.awaitGone())
+		errs = append(errs, j.awaitProcesses()) // the shim could not wait for them
 	}
 	if j.terminal != nil {
 		errs = append(errs, j.terminal.finish())
@@ -282,6 +291,10 @@ func (j *Jail) Kill() error {
 	j.mu.Lock()
 	j.killed = true
 	j.mu.Unlock()
+	return j.kill()
+}
+
+func (j *Jail) kill() error {
 	err := unix.PidfdSendSignal(int(j.pidfd.Fd()), unix.SIGKILL, nil, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill jail: %w", err)

@@ -9,8 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -45,7 +47,10 @@ func TestAsOrdinaryUser(t *testing.T) {
 	if testing.Verbose() {
 		args = append(args, "-test.v")
 	}
+	runtime.LockOSThread() // the parent death signal follows the thread
+	defer runtime.UnlockOSThread()
 	cmd := u.Command(binary, args...)
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	cmd.Dir = "/"
 	cmd.Env = append(cmd.Env, "STAGE_REQUIRE="+os.Getenv("STAGE_REQUIRE"))
 	out, err := cmd.CombinedOutput()

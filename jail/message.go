@@ -31,7 +31,6 @@ const (
 	// holder → supervisor
 	kindMounted kind = "mounted" // descriptors: the device of each view
 	kindStarted kind = "started" // descriptor: a pidfd of the jail's first process
-	kindGone    kind = "gone"    // no process and no cgroup of the container is left
 
 	// shim → supervisor
 	kindInstalled kind = "installed" // descriptors: listeners, then the pty

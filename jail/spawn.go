@@ -181,30 +181,48 @@ func (j *Jail) whyGone(from *packetConn) error {
 	}
 }
 
-// awaitGone waits until the holder has seen the last process of the jail end. If it does not, a process waits for
-// an answer from a view; aborting the views frees it.
-func (j *Jail) awaitGone() error {
+// awaitProcesses waits until no process of the jail is left: the first one ends last. If it does not, another one
+// waits for an answer from a view; aborting the views frees it.
+func (j *Jail) awaitProcesses() error {
+	if j.pidfd == nil || ended(j.pidfd, time.Second) {
+		return nil
+	}
+	_ = j.control.send(message{Kind: kindAbort})
+	if ended(j.pidfd, takeDownTime) {
+		return nil
+	}
+	return errors.New("end jail: its processes do not end")
+}
+
+// ended waits for a process to end.
+func ended(pidfd *os.File, within time.Duration) bool {
+	for deadline := time.Now().Add(within); ; {
+		left := max(0, time.Until(deadline))
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd.Fd()), Events: unix.POLLIN}}, int(left.Milliseconds()))
+		if !errors.Is(err, unix.EINTR) {
+			return n > 0
+		}
+	}
+}
+
+// awaitHolder waits for the holder to release what it has. It ends with the jail, or with its control socket.
+func (j *Jail) awaitHolder() error {
 	if j.holder == nil {
 		return nil
 	}
 	for _, step := range []func(){
-		func() { _ = j.control.send(message{Kind: kindAbort}) },
 		func() { _ = j.control.c.Close() },
 		func() { _ = j.holder.cmd.Process.Kill() },
 	} {
 		select {
 		case <-j.holder.done:
 			return nil
-		case <-time.After(time.Second):
+		case <-time.After(takeDownTime):
 			step()
 		}
 	}
-	select {
-	case <-j.holder.done:
-		return errors.New("end jail: the holder had to be killed")
-	case <-time.After(takeDownTime):
-		return errors.New("end jail: the holder does not end")
-	}
+	<-j.holder.done
+	return errors.New("end jail: the holder had to be killed")
 }
 
 func (j *Jail) close() error {
@@ -213,7 +231,7 @@ func (j *Jail) close() error {
 	if j.pidfd == nil && j.control != nil {
 		j.control.c.Close() // nothing runs yet: this is the holder's order to end
 	}
-	errs = append(errs, j.awaitGone())
+	errs = append(errs, j.awaitProcesses(), j.awaitHolder())
 	if j.terminal != nil {
 		errs = append(errs, j.terminal.finish())
 	}

@@ -1,5 +1,0 @@
-package jail_test
-
-const supervisorEnv = "JAIL_TEST_SUPERVISOR"
-
-func runSupervisor() {}

@@ -1,0 +1,278 @@
+// Package conformance asks the kernel whether a mounted overlay behaves like a directory: every case
+// first runs on a plain directory, then on the mount, and must give the same results.
+//
+// A process that serves a mount must not touch it, so the work is done by re-executions of the test
+// binary:
+//
+//	test ── setup: fixtures, as the user
+//	  └──── serve: overlay and FUSE server, in the user's own namespaces
+//	          └── mount: own mount namespace (and user namespace), mounts, passes the device up,
+//	                drops all capabilities and executes
+//	                  TestInside: runs the cases on DIR/plain and on DIR/mnt
+//
+// A hung mount cannot hang the test: when time is up the server is killed, which closes the device,
+// and everybody who waits for it gets ENOTCONN.
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"stage/fs/fusefs"
+	"stage/fs/hostfs"
+	"stage/fs/overlay"
+	"stage/test/testenv"
+)
+
+const (
+	roleEnv  = "STAGE_CONFORMANCE_ROLE"
+	dirEnv   = "STAGE_CONFORMANCE_DIR"
+	suiteEnv = "STAGE_CONFORMANCE_SUITE"
+	seedEnv  = "STAGE_CONFORMANCE_SEED"
+)
+
+// patience is how long one suite may take before its server is killed.
+const patience = 4 * time.Minute
+
+func TestMain(m *testing.M) {
+	roles := map[string]func(dir string) error{"setup": setup, "serve": serve, "mount": mountAndExec}
+	role, ok := roles[os.Getenv(roleEnv)]
+	if !ok {
+		os.Exit(m.Run())
+	}
+	if err := role(os.Getenv(dirEnv)); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", os.Getenv(roleEnv), err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// self returns the re-execution of this binary in a role.
+func self(ctx context.Context, u testenv.User, role, dir, suite string) *exec.Cmd {
+	c := u.Command("/proc/self/exe")
+	withCtx := exec.CommandContext(ctx, c.Path)
+	withCtx.Env = append(c.Env, roleEnv+"="+role, dirEnv+"="+dir, suiteEnv+"="+suite, seedEnv+"="+os.Getenv(seedEnv))
+	withCtx.SysProcAttr = c.SysProcAttr
+	return withCtx
+}
+
+// runSuite makes the fixtures, runs a suite inside a mount as u, and checks that the lower tree was
+// not touched and that the change log can be replayed.
+func runSuite(t *testing.T, u testenv.User, suite string) {
+	t.Helper()
+	testenv.Need(t, testenv.FUSE)
+	if !u.IsRoot() {
+		testenv.Need(t, testenv.Userns)
+	}
+	dir := u.TempDir(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if out, err := self(ctx, u, "setup", dir, suite).CombinedOutput(); err != nil {
+		t.Fatalf("setup: %v\n%s", err, out)
+	}
+	before := testenv.Snapshot(t, filepath.Join(dir, "lower"))
+	out, err := self(ctx, u, "serve", dir, suite).CombinedOutput()
+	if err != nil || testing.Verbose() {
+		t.Logf("%s", out)
+	}
+	if err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	if bytes.Contains(out, []byte("--- SKIP")) && os.Getenv("STAGE_REQUIRE") == "all" {
+		t.Logf("cases were skipped:\n%s", out)
+	}
+	if d := testenv.Untouched(before, testenv.Snapshot(t, filepath.Join(dir, "lower"))); d != "" {
+		t.Errorf("the lower tree was touched:\n%s", d)
+	}
+	checkLog(t, filepath.Join(dir, "log"))
+}
+
+func checkLog(t *testing.T, path string) {
+	t.Helper()
+	log, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	if _, err := overlay.LoadState(log); err != nil {
+		t.Errorf("replay change log: %v", err)
+	}
+}
+
+// setup makes DIR/lower and DIR/plain alike, and an empty upper.
+func setup(dir string) error {
+	unix.Umask(0o022)
+	for _, d := range []string{"lower", "plain", "upper", "mnt"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+			return err
+		}
+	}
+	for _, c := range cases {
+		for _, top := range []string{"lower", "plain"} {
+			d := filepath.Join(dir, top, c.name)
+			if err := os.Mkdir(d, 0o755); err != nil {
+				return err
+			}
+			if c.setup != nil {
+				c.setup(d)
+			}
+		}
+	}
+	return nil
+}
+
+// serve runs the overlay and, below it, the process that mounts it and works inside.
+func serve(dir string) error {
+	ov, closeAll, err := openOverlay(dir)
+	if err != nil {
+		return err
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	child := mounter(os.NewFile(uintptr(pair[1]), "socket"))
+	runtime.LockOSThread() // Pdeathsig goes with the thread
+	if err := child.Start(); err != nil {
+		return err
+	}
+	if err := unix.Close(pair[1]); err != nil {
+		return err
+	}
+	dev, err := receive(pair[0])
+	if err != nil {
+		return errors.Join(err, child.Wait())
+	}
+	srv, err := fusefs.Serve(dev, ov, fusefs.Options{Name: "conformance"})
+	if err != nil {
+		return err
+	}
+	err = child.Wait()
+	fmt.Printf("%s\n%+v\n", srv.Protocol(), ov.Stats())
+	return errors.Join(err, srv.Close(), closeAll())
+}
+
+func openOverlay(dir string) (*overlay.FS, func() error, error) {
+	lower, err := hostfs.OpenRoot(filepath.Join(dir, "lower"))
+	if err != nil {
+		return nil, nil, err
+	}
+	upper, err := hostfs.OpenRoot(filepath.Join(dir, "upper"))
+	if err != nil {
+		return nil, nil, err
+	}
+	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, nil, err
+	}
+	groups, err := os.Getgroups()
+	if err != nil {
+		return nil, nil, err
+	}
+	ids := overlay.IDs{Rootless: os.Geteuid() != 0, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	for _, g := range groups {
+		ids.Groups = append(ids.Groups, uint32(g))
+	}
+	ov, err := overlay.Open(overlay.Config{
+		Lower: lower, Upper: upper, LogFile: log, IDs: ids,
+		OnEvent: func(e overlay.Event) { fmt.Printf("EVENT %d %q: %v\n", e.Kind, e.Path, e.Err) },
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return ov, func() error { return errors.Join(ov.Close(), upper.Close(), lower.Close()) }, nil
+}
+
+func mounter(sock *os.File) *exec.Cmd {
+	c := exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), roleEnv+"=mount")
+	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	c.ExtraFiles = []*os.File{sock}
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS, Pdeathsig: unix.SIGKILL}
+	if os.Geteuid() != 0 {
+		c.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		c.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
+		c.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+	}
+	return c
+}
+
+// mountAndExec mounts DIR/mnt, passes the device to descriptor 3 and becomes TestInside, without
+// capabilities, as a Job is.
+func mountAndExec(dir string) error {
+	runtime.LockOSThread()
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	dev, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /dev/fuse: %w", err)
+	}
+	opts := "fd=" + strconv.Itoa(dev) + "," + fusefs.MountOptions(0, 0)
+	if err := unix.Mount("stage", filepath.Join(dir, "mnt"), "fuse.stage", unix.MS_NOSUID|unix.MS_NODEV, opts); err != nil {
+		return fmt.Errorf("mount: %w", err)
+	}
+	if err := unix.Sendmsg(3, []byte{0}, unix.UnixRights(dev), nil, 0); err != nil {
+		return fmt.Errorf("pass device: %w", err)
+	}
+	if err := errors.Join(unix.Close(dev), unix.Close(3)); err != nil {
+		return err
+	}
+	for c := range unix.CAP_LAST_CAP + 1 {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0); err != nil {
+			return fmt.Errorf("drop capability %d: %w", c, err)
+		}
+	}
+	if err := os.Setenv(roleEnv, "inside"); err != nil {
+		return err
+	}
+	return unix.Exec("/proc/self/exe", []string{"conformance.test", "-test.run=^TestInside$", "-test.v"}, os.Environ())
+}
+
+func receive(sock int) (*os.File, error) {
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(sock, make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(msgs) != 1 {
+		return nil, fmt.Errorf("receive device: %d messages: %w", len(msgs), err)
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		return nil, fmt.Errorf("receive device: %d descriptors: %w", len(fds), err)
+	}
+	return os.NewFile(uintptr(fds[0]), "/dev/fuse"), nil
+}
+
+// TestInside runs the suite in the mount; only the re-execution of this binary does.
+func TestInside(t *testing.T) {
+	if os.Getenv(roleEnv) != "inside" {
+		return
+	}
+	unix.Umask(0o022)
+	dir := os.Getenv(dirEnv)
+	switch suite := os.Getenv(suiteEnv); suite {
+	case "posix":
+		insidePosix(t, dir)
+	case "cases":
+		insideCases(t, dir)
+	case "model":
+		insideModel(t, dir)
+	default:
+		t.Fatalf("unknown suite %q", suite)
+	}
+}

@@ -332,3 +332,38 @@ func conflicts(r *apply.Result) string {
 	}
 	return b.String()
 }
+
+// TestFaultAtEveryOperationOfRecovery fails the n-th operation of a recovery, which then is done
+// again.
+func TestFaultAtEveryOperationOfRecovery(t *testing.T) {
+	for _, point := range []string{"after temp 3", "after swap 2", "before sync steps", "after committed", "after displace 4"} {
+		for n := 0; ; n++ {
+			w := crashWorld(t)
+			before, after := w.snapshot(), snapshot(t, w.twin.Dir)
+			batch := w.newBatch()
+			if out, killed := w.runCrash(point, false); !killed {
+				t.Fatalf("not killed at %q: %s", point, out)
+			}
+			count, hit := 0, ""
+			fault := func(op string) error {
+				if count++; count-1 != n {
+					return nil
+				}
+				hit = op
+				return unix.EIO
+			}
+			_, err := apply.Recover(t.Context(), hostfs.NewFault(stagedtest.OpenRoot(t, w.work.Dir), fault), hostfs.NewFault(stagedtest.OpenRoot(t, batch), fault))
+			if err != nil {
+				w.recover(batch)
+			}
+			w.judgeTree(before, after)
+			if hit == "" {
+				t.Logf("killed %s: %d operations", point, n)
+				break
+			}
+			if err == nil {
+				t.Fatalf("recovery with operation %d (%s) failing said nothing", n, hit)
+			}
+		}
+	}
+}

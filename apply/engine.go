@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"stage/fs/hostfs"
 	"stage/fs/judge"
@@ -184,7 +185,7 @@ func (e *engine) build(ctx context.Context, d hostfs.Dir, name string, made tree
 	if err := e.buildNode(ctx, d, name, made, c, below); err != nil {
 		return err
 	}
-	if err := setAttrs(d, name, e.whileOpen(c)); err != nil {
+	if err := setAttrs(d, name, e.builtAs(c)); err != nil {
 		return err
 	}
 	if err := d.SetMtime(name, c.New.Mtime); err != nil {
@@ -198,18 +199,12 @@ func (e *engine) build(ctx context.Context, d hostfs.Dir, name string, made tree
 	return err
 }
 
-// whileOpen returns the attributes of c's node as long as something is still to be moved into it.
-func (e *engine) whileOpen(c tree.Change) tree.Node {
-	n := c.New
-	if n.Kind != tree.Dir {
-		return n
+// builtAs returns the node c is built as: open, if something is still to be moved into it.
+func (e *engine) builtAs(c tree.Change) tree.Node {
+	if slices.ContainsFunc(e.b.Dirs, func(d dir) bool { return d.Rest == c.Path }) {
+		return whileOpen(c.New)
 	}
-	for _, d := range e.b.Dirs {
-		if d.Rest == c.Path {
-			n.Mode |= 0o700
-		}
-	}
-	return n
+	return c.New
 }
 
 func (e *engine) linkTo(first, made tree.Path) error {

@@ -406,17 +406,16 @@ func (p *plan) addMove(c tree.Change) error {
 // addMeta changes the attributes of the node found at path at of the target. A directory's mode and
 // mtime are left to the end.
 func (p *plan) addMeta(c tree.Change, at tree.Path, found tree.Node) error {
-	want := c.New
+	want := whileOpen(c.New)
 	if want.Kind == tree.Dir {
 		if err := p.touch(at); err != nil {
 			return err
 		}
 		d := p.dirs[at]
-		d.Mode = want.Mode
+		d.Mode = c.New.Mode
 		if c.TimesSet {
-			d.Mtime = want.Mtime
+			d.Mtime = c.New.Mtime
 		}
-		want.Mode |= 0o700
 	}
 	s := step{Act: meta, Path: c.Path, From: at, Known: at, End: c.Path, Out: &found, New: &want}
 	p.steps[metaLast] = append(p.steps[metaLast], s)

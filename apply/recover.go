@@ -289,13 +289,22 @@ func (e *engine) back(from, to tree.Path, flags uint) error {
 	return err
 }
 
+// whileOpen returns n, if it is a directory with its owner's permissions: what it ends with is set
+// when nothing in it changes any more.
+func whileOpen(n tree.Node) tree.Node {
+	if n.Kind == tree.Dir {
+		n.Mode |= 0o700
+	}
+	return n
+}
+
 func (e *engine) takeBackMeta(s *step) error {
 	return ignoreAbsent(within(e.target, s.Path, func(d hostfs.Dir, name string) error {
 		n, err := judge.Node(d, name)
 		if err != nil || n.Ino != s.Out.Ino || n.Kind != s.Out.Kind {
 			return err
 		}
-		old := *s.Out
+		old := whileOpen(*s.Out)
 		if n.Mtime != s.New.Mtime { // not set by the batch, or by somebody else after it
 			old.Mtime = n.Mtime
 		}

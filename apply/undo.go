@@ -327,7 +327,7 @@ func (u *reversal) batch() *batch {
 	for i := range done.Steps {
 		s := &done.Steps[i]
 		if _, skipped := u.skip[i]; !skipped && s.Act == meta {
-			found, old := u.found[i], *s.Out
+			found, old := u.found[i], whileOpen(*s.Out)
 			b.Steps = append(b.Steps, step{Act: meta, Path: s.From, From: s.End, Known: s.End, End: s.From, Out: &found, New: &old})
 		}
 	}

@@ -69,7 +69,6 @@ func decode(data []byte, d any) error {
 		return err
 	}
 	if err := json.Unmarshal(data, d); err != nil {
-		// A value of a new form must not hide that the document is newer as a whole.
 		return fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	if err := checkKeys(data, d); err != nil {
@@ -103,6 +102,9 @@ func checkKeys(data []byte, d any) error {
 	again, err := encode(d)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	if bytes.Equal(data, again) {
+		return nil
 	}
 	in, err := generic(data)
 	if err != nil {

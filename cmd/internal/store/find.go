@@ -173,16 +173,7 @@ func (s *Store) elsewhereIDs() ([]bundle.ID, error) {
 	}
 	defer d.Close()
 	ents, err := d.ReadDir()
-	if err != nil {
-		return nil, err
-	}
-	var ids []bundle.ID
-	for _, e := range ents {
-		if id, err := bundle.ParseID(e.Name); err == nil {
-			ids = append(ids, id)
-		}
-	}
-	return ids, nil
+	return idsIn(ents), err
 }
 
 // openElsewhere opens the Job that the link of an id leads to, if it is still that Job.

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"stage/bundle"
+	"stage/fs/hostfs"
 )
 
 // Filter says which Jobs of the store to list. The zero Filter lists all.
@@ -72,6 +73,9 @@ func (s *Store) openID(id bundle.ID) (*Job, error) {
 		return nil, err
 	}
 	j, err := s.openJob(filepath.Join(s.path, jobsName, string(id)), dir)
+	if err == nil && j.ID() != id {
+		return nil, errors.Join(fmt.Errorf("job %s says it is job %s: %w", id, j.ID(), bundle.ErrMalformed), j.Close())
+	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return j, err
 	}
@@ -130,20 +134,26 @@ func (s *Store) readRef(id bundle.ID) (Ref, error) {
 
 // jobIDs returns the names in jobs/ that are ids. Others are on their way in or out.
 func (s *Store) jobIDs() ([]bundle.ID, error) {
-	jobs, err := s.jobs.OpenDir(".") // a handle of its own: reading moves its offset
-	if err != nil {
-		return nil, err
-	}
-	defer jobs.Close()
-	ents, err := jobs.ReadDir()
-	if err != nil {
-		return nil, err
-	}
+	ents, err := s.readJobs()
+	return idsIn(ents), err
+}
+
+func idsIn(ents []hostfs.Dirent) []bundle.ID {
 	ids := make([]bundle.ID, 0, len(ents))
 	for _, e := range ents {
 		if id, err := bundle.ParseID(e.Name); err == nil {
 			ids = append(ids, id)
 		}
 	}
-	return ids, nil
+	return ids
+}
+
+// readJobs reads jobs/ through a handle of its own, since reading moves a handle's offset.
+func (s *Store) readJobs() ([]hostfs.Dirent, error) {
+	d, err := s.jobs.OpenDir(".")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.ReadDir()
 }

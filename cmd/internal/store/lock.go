@@ -112,11 +112,9 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// Status tells whether the Job is over, alive, or left behind by a supervisor that died.
+// Status tells whether the Job is over, alive, or left behind by a supervisor that died. A Job that
+// was over when its record was last read is over for good.
 func (j *Job) Status() (Status, error) {
-	if err := j.Reload(); err != nil {
-		return Over, err
-	}
 	if j.run.State.Over() {
 		return Over, nil
 	}

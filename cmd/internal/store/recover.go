@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"stage/bundle"
+	"stage/fs/hostfs"
 	"stage/fs/tree"
 )
 
@@ -46,7 +47,7 @@ func (j *Job) recover(seal func(*Job) (*bundle.Bundle, error)) error {
 		}
 		return j.endAs(b, tree.DigestBytes(data))
 	}
-	if !isAbsent(err) {
+	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	b, err := seal(j)
@@ -59,9 +60,25 @@ func (j *Job) recover(seal func(*Job) (*bundle.Bundle, error)) error {
 	return j.Seal(b)
 }
 
-// Clean removes what crashes left in jobs/: Jobs that never became visible or were on their way
-// out. It does nothing while another process makes a Job.
+// Clean removes what crashes left in jobs/: Jobs that never became visible or were on their way out.
 func (s *Store) Clean() error {
+	if err := s.discardNew(); err != nil {
+		return err
+	}
+	names, err := s.leftovers(gonePrefix)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, s.removeLeftover(name))
+	}
+	return errors.Join(errs...)
+}
+
+// discardNew marks Jobs that were never finished as gone. It does nothing while another process
+// makes a Job: that one looks the same.
+func (s *Store) discardNew() error {
 	guard, err := s.jobs.OpenDir(".")
 	if err != nil {
 		return err
@@ -74,23 +91,30 @@ func (s *Store) Clean() error {
 	default:
 		return fmt.Errorf("lock %q: %w", jobsName, err)
 	}
-	ents, err := guard.ReadDir()
+	names, err := s.leftovers(newPrefix)
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, e := range ents {
-		if isLeftover(e.Name) {
-			errs = append(errs, s.removeLeftover(e.Name))
+	for _, name := range names {
+		if err := s.jobs.Rename(name, s.jobs, gonePrefix+strings.TrimPrefix(name, newPrefix), hostfs.NoReplace); err != nil {
+			return err
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
-func isAbsent(err error) bool { return errors.Is(err, fs.ErrNotExist) }
-
-func isLeftover(name string) bool {
-	return strings.HasPrefix(name, newPrefix) || strings.HasPrefix(name, gonePrefix)
+func (s *Store) leftovers(prefix string) ([]string, error) {
+	ents, err := s.readJobs()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range ents {
+		if strings.HasPrefix(e.Name, prefix) {
+			names = append(names, e.Name)
+		}
+	}
+	return names, nil
 }
 
 func (s *Store) removeLeftover(name string) error {

@@ -11,12 +11,15 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"stage/bundle"
 	"stage/fs/hostfs"
 	"stage/fs/tree"
 )
 
 // removeTree removes the directory name in d and everything below it, on the file system of d only.
+// What is gone already is no error: two processes may clean up the same tree.
 func removeTree(d hostfs.Dir, name string) error {
 	sub, err := openToEmpty(d, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -28,7 +31,7 @@ func removeTree(d hostfs.Dir, name string) error {
 	if err := errors.Join(emptyTree(sub), sub.Close()); err != nil {
 		return err
 	}
-	return d.Rmdir(name)
+	return unlessGone(d.Rmdir(name))
 }
 
 // emptyTree removes everything below d. A staged tree can be deeper than there are descriptors, so
@@ -41,7 +44,7 @@ func emptyTree(d hostfs.Dir) error {
 			return err
 		}
 		for _, ent := range ents {
-			if err := e.remove(d, ent); err != nil {
+			if err := e.remove(ent); err != nil {
 				return err
 			}
 		}
@@ -54,28 +57,22 @@ type emptier struct {
 }
 
 // remove removes one entry of top.
-func (e *emptier) remove(d hostfs.Dir, ent hostfs.Dirent) error {
-	isDir, err := isDir(d, ent)
-	if err != nil {
+func (e *emptier) remove(ent hostfs.Dirent) error {
+	gone, err := removePlain(e.top, ent)
+	if gone || err != nil {
 		return err
-	}
-	if !isDir {
-		return d.Unlink(ent.Name)
-	}
-	if d.Rmdir(ent.Name) == nil {
-		return nil
 	}
 	if err := e.flatten(ent.Name); err != nil {
 		return err
 	}
-	return d.Rmdir(ent.Name)
+	return unlessGone(e.top.Rmdir(ent.Name))
 }
 
 // flatten removes the files of directory name of top and moves its directories up into top.
 func (e *emptier) flatten(name string) error {
 	sub, err := openToEmpty(e.top, name)
 	if err != nil {
-		return err
+		return unlessGone(err)
 	}
 	defer sub.Close()
 	ents, err := sub.ReadDir()
@@ -83,14 +80,8 @@ func (e *emptier) flatten(name string) error {
 		return err
 	}
 	for _, ent := range ents {
-		isDir, err := isDir(sub, ent)
-		if err != nil {
-			return err
-		}
-		switch {
-		case !isDir:
-			err = sub.Unlink(ent.Name)
-		case sub.Rmdir(ent.Name) != nil:
+		gone, err := removePlain(sub, ent)
+		if err == nil && !gone {
 			err = e.hoist(sub, ent.Name)
 		}
 		if err != nil {
@@ -100,20 +91,43 @@ func (e *emptier) flatten(name string) error {
 	return nil
 }
 
+// removePlain removes a file or an empty directory. gone is false for a directory that is not empty.
+func removePlain(d hostfs.Dir, ent hostfs.Dirent) (gone bool, err error) {
+	dir, err := isDir(d, ent)
+	switch {
+	case err != nil:
+		return true, unlessGone(err)
+	case !dir:
+		return true, unlessGone(d.Unlink(ent.Name))
+	}
+	err = unlessGone(d.Rmdir(ent.Name))
+	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
+		return false, nil
+	}
+	return true, err
+}
+
 // hoist moves the directory name of sub into top under a name that is free there. A directory can
 // only be moved by who may write to it (its ".." changes), so it is opened up first.
 func (e *emptier) hoist(sub hostfs.Dir, name string) error {
 	if err := openUp(sub, name); err != nil {
-		return err
+		return unlessGone(err)
 	}
 	for {
 		to := ".removing-" + strconv.Itoa(e.next)
 		e.next++
 		err := sub.Rename(name, e.top, to, hostfs.NoReplace)
 		if !errors.Is(err, fs.ErrExist) {
-			return err
+			return unlessGone(err)
 		}
 	}
+}
+
+func unlessGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 func isDir(d hostfs.Dir, ent hostfs.Dirent) (bool, error) {
@@ -288,8 +302,5 @@ func (s *Store) forget(j *Job) error {
 		return err
 	}
 	defer d.Close()
-	if err := d.Unlink(string(j.ID())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return unlessGone(d.Unlink(string(j.ID())))
 }

@@ -16,8 +16,8 @@
 // 0700/0600 whatever the umask. A record is written under a partial name, synced, renamed, and the
 // directory synced, so that a crash leaves the old record or the new one.
 //
-// Several processes may use a store at once. A Job's records change only under its lock, and a lock
-// is never waited for: who does not get it gets ErrBusy.
+// Several processes may use a store at once. A Job's records change only under its lock; who does
+// not get the lock gets ErrBusy and does not wait.
 package store
 
 import (

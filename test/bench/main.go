@@ -94,11 +94,11 @@ func (c *contender) run(dir, home string, uid int) error {
 // report prints milliseconds. The first contender is what the others are measured against.
 func report(out io.Writer, uid int, all []*contender) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "uid "+strconv.Itoa(uid)+"\tmedian ms\tp95 ms\tover native ms\ttimes bwrap\t")
+	fmt.Fprintln(w, "uid "+strconv.Itoa(uid)+"\tbest ms\tmedian ms\tp95 ms\tover native ms\ttimes bwrap\t")
 	base, bwrap := all[0].quantile(50), all[1].quantile(50)
 	for _, c := range all {
 		m := c.quantile(50)
-		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.1f\t%.2f\t\n", c.name, ms(m), ms(c.quantile(95)), ms(m-base), float64(m)/float64(bwrap))
+		fmt.Fprintf(w, "%s\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t\n", c.name, ms(c.quantile(0)), ms(m), ms(c.quantile(95)), ms(m-base), float64(m)/float64(bwrap))
 	}
 	return w.Flush()
 }

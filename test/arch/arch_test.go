@@ -71,7 +71,9 @@ func sources(t *testing.T) []source {
 }
 
 // isTest reports whether the file is part of tests only.
-func (s source) isTest() bool { return s.test || s.pkg == "test" || strings.HasPrefix(s.pkg, "test/") }
+func (s source) isTest() bool { return s.test || isForTests(s.pkg) }
+
+func isForTests(pkg string) bool { return strings.HasPrefix(pkg, "test/") || slices.Contains(forTests, pkg) }
 
 func TestImportsGoDown(t *testing.T) {
 	for _, s := range sources(t) {
@@ -84,7 +86,7 @@ func TestImportsGoDown(t *testing.T) {
 			continue
 		}
 		for _, im := range s.imports() {
-			if strings.HasPrefix(im, "test/") {
+			if isForTests(im) {
 				t.Errorf("%s: imports %s, which is for tests", s.name, im)
 			}
 			to, ours := levels[im]

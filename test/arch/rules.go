@@ -58,8 +58,11 @@ var only = map[string][]string{
 	"github.com/oklog/ulid":                 {"cmd/internal/store"},
 	"github.com/rogpeppe/go-internal":       {"cmd/stage", "test"},
 	"github.com/santhosh-tekuri/jsonschema": {"bundle", "cmd/internal/render", "test"},
-	"log":                                   {"cmd/stage", "jail/mediator"}, // the mediator: to silence net/http
+	"log":                                   {"cmd/stage", "jail/mediator", "fs/fusefs"}, // the last two: to silence net/http and go-fuse
 }
+
+// forTests are packages that only tests import, besides those below test/.
+var forTests = []string{"fs/staged/stagedtest"}
 
 // pure packages make no system calls of their own.
 var pure = []string{"fs/tree", "policy", "bundle", "apply"}

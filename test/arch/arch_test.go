@@ -73,7 +73,9 @@ func sources(t *testing.T) []source {
 // isTest reports whether the file is part of tests only.
 func (s source) isTest() bool { return s.test || isForTests(s.pkg) }
 
-func isForTests(pkg string) bool { return strings.HasPrefix(pkg, "test/") || slices.Contains(forTests, pkg) }
+func isForTests(pkg string) bool {
+	return strings.HasPrefix(pkg, "test/") || slices.Contains(forTests, pkg)
+}
 
 func TestImportsGoDown(t *testing.T) {
 	for _, s := range sources(t) {

@@ -105,7 +105,7 @@ func recordPublication(ctx context.Context, job *store.Job, cause error) error {
 	if err != nil {
 		return err
 	}
-	return setPublication(job, p)
+	return errors.Join(setPublication(job, p), job.Done())
 }
 
 func setPublication(job *store.Job, p bundle.Publication) error {
@@ -227,20 +227,41 @@ func lastPublished(job *store.Job) (int, hostfs.Dir, error) {
 	return 0, nil, fmt.Errorf("job %s: %w", job.ID(), ErrNothingApplied)
 }
 
-// RecoverTarget finishes or takes back what an interrupted apply left in a Job's workspace.
+// RecoverTarget finishes or takes back what an interrupted apply left in a workspace, and keeps the
+// publication of the Jobs it belongs to true.
 func RecoverTarget(ctx context.Context, s *store.Store, w bundle.Workspace) error {
-	pending, err := unfinished(s, w)
-	if err != nil || len(pending) == 0 {
+	return eachBusy(s, w, func(job *store.Job) error {
+		if !job.Run().State.Over() {
+			return nil
+		}
+		err := job.Lock()
+		if errors.Is(err, store.ErrBusy) {
+			return nil // it is being applied right now
+		}
+		if err != nil {
+			return err
+		}
+		return recoverBatches(ctx, job, w)
+	})
+}
+
+func recoverBatches(ctx context.Context, job *store.Job, w bundle.Workspace) error {
+	pending, err := unfinishedBatches(job)
+	if err != nil {
 		return err
+	}
+	if len(pending) == 0 {
+		return job.Done()
 	}
 	target, err := hostfs.OpenRoot(w.Path.String())
 	if err != nil {
 		return errors.Join(err, closeAll(pending))
 	}
-	var errs []error
 	for _, batch := range pending {
-		_, err := apply.Recover(ctx, target, batch)
-		errs = append(errs, err)
+		if _, rerr := apply.Recover(ctx, target, batch); rerr != nil {
+			err = rerr
+			break
+		}
 	}
-	return errors.Join(append(errs, closeAll(pending), target.Close())...)
+	return errors.Join(err, recordPublication(ctx, job, err), closeAll(pending), target.Close())
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"stage/apply"
 	"stage/bundle"
@@ -49,28 +50,35 @@ func lostBundle(ctx context.Context, job *store.Job, build bundle.Build) (*bundl
 	return b, nil
 }
 
-// RecoverWorkspace recovers every stale Job of a workspace.
+// RecoverWorkspace ends every Job of a workspace that its supervisor left behind.
 func RecoverWorkspace(ctx context.Context, s *store.Store, w bundle.Workspace, build bundle.Build) error {
-	entries, err := s.List(store.Filter{Workspace: &w})
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, e := range entries {
-		if e.Err != nil || e.Status != store.Stale {
-			continue
-		}
-		errs = append(errs, recoverID(ctx, s, e.ID, build))
-	}
-	return errors.Join(errs...)
+	return eachBusy(s, w, func(job *store.Job) error { return RecoverJob(ctx, job, build) })
 }
 
-func recoverID(ctx context.Context, s *store.Store, id bundle.ID, build bundle.Build) error {
-	job, err := s.Find(string(id), bundle.Workspace{})
+// eachBusy calls f for each Job of a workspace that runs, is being published, or was when its
+// process was killed, the oldest first.
+func eachBusy(s *store.Store, w bundle.Workspace, f func(*store.Job) error) error {
+	ids, err := s.Busy()
 	if err != nil {
 		return err
 	}
-	return errors.Join(RecoverJob(ctx, job, build), job.Close())
+	slices.Sort(ids)
+	for _, id := range ids {
+		job, err := s.Find(string(id), w)
+		if errors.Is(err, store.ErrNoJob) {
+			continue // it is just being made, or was removed
+		}
+		if err != nil {
+			return err
+		}
+		if job.Run().Workspace == w {
+			err = f(job)
+		}
+		if err := errors.Join(err, job.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // trackedFiles returns how many files git tracks in a directory, 0 where it is no work tree.
@@ -89,34 +97,19 @@ func Tracked(dir string) (has func(tree.Path) bool, n int, err error) {
 	return repo.Tracked()
 }
 
-// unfinished returns the batches of a workspace's Jobs that an interrupted apply left, oldest
-// first, and the Jobs they belong to. The caller closes the directories.
+// unfinished returns the batches of a workspace's Jobs that an interrupted apply left, the oldest
+// first. The caller closes them.
 func unfinished(s *store.Store, w bundle.Workspace) ([]hostfs.Dir, error) {
-	entries, err := s.List(store.Filter{Workspace: &w})
-	if err != nil {
-		return nil, err
-	}
 	var dirs []hostfs.Dir
-	for i := len(entries) - 1; i >= 0; i-- { // List has the newest first
-		if entries[i].Err != nil {
-			continue
-		}
-		d, err := unfinishedOf(s, entries[i].ID)
-		if err != nil {
-			return nil, errors.Join(err, closeAll(dirs))
-		}
+	err := eachBusy(s, w, func(job *store.Job) error {
+		d, err := unfinishedBatches(job)
 		dirs = append(dirs, d...)
+		return err
+	})
+	if err != nil {
+		return nil, errors.Join(err, closeAll(dirs))
 	}
 	return dirs, nil
-}
-
-func unfinishedOf(s *store.Store, id bundle.ID) ([]hostfs.Dir, error) {
-	job, err := s.Find(string(id), bundle.Workspace{})
-	if err != nil {
-		return nil, err
-	}
-	dirs, err := unfinishedBatches(job)
-	return dirs, errors.Join(err, job.Close())
 }
 
 func unfinishedBatches(job *store.Job) ([]hostfs.Dir, error) {

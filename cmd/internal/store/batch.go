@@ -10,7 +10,8 @@ import (
 	"stage/fs/hostfs"
 )
 
-// NewBatch makes the directory of the Job's next published batch. Batches count from 1.
+// NewBatch makes the directory of the Job's next published batch and marks the Job as busy, until
+// Done. Batches count from 1.
 //
 // Preconditions:
 //   - this process holds the Job's lock.
@@ -20,6 +21,9 @@ func (j *Job) NewBatch() (n int, dir hostfs.Dir, err error) {
 	}
 	all, err := j.Batches()
 	if err != nil {
+		return 0, nil, err
+	}
+	if err := j.Begin(true); err != nil {
 		return 0, nil, err
 	}
 	n = 1

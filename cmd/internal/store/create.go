@@ -65,6 +65,24 @@ func (s *Store) create(o Options) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A cleaner takes the jobs directory exclusively; shared, it cannot mistake a half-made Job
+	// for one that a crash left, nor its mark.
+	guard, err := guardJobs(s, unix.LOCK_SH)
+	if err != nil {
+		return nil, err
+	}
+	defer guard.Close()
+	if err := s.mark(run.Job, false); err != nil {
+		return nil, err
+	}
+	j, err := s.createIn(o, run)
+	if err != nil {
+		return nil, errors.Join(err, s.unmark(run.Job))
+	}
+	return j, nil
+}
+
+func (s *Store) createIn(o Options, run *bundle.Run) (*Job, error) {
 	if o.Dir != "" {
 		return s.createElsewhere(o, run)
 	}
@@ -72,13 +90,6 @@ func (s *Store) create(o Options) (*Job, error) {
 	if err := checkOutside(path, lowers(o)); err != nil {
 		return nil, err
 	}
-	// A cleaner takes the jobs directory exclusively; shared, it cannot mistake a half-made Job
-	// for one that a crash left.
-	guard, err := guardJobs(s, unix.LOCK_SH)
-	if err != nil {
-		return nil, err
-	}
-	defer guard.Close()
 	return s.createHere(path, run)
 }
 

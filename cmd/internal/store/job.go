@@ -36,7 +36,10 @@ type Job struct {
 	path  string
 	dir   hostfs.Dir
 	run   bundle.Run
-	lock  *os.File // nil while this process does not hold the Job's lock
+
+	lock    *os.File   // nil while this process does not hold the Job's lock
+	pending hostfs.Dir // where the Job's mark is, nil when this process made none
+	unsure  bool       // a change of run.json failed: what it should say is not what it says
 }
 
 // openJob takes dir over.

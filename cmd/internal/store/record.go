@@ -103,6 +103,7 @@ func (j *Job) UpdateRun(f func(*bundle.Run)) error {
 		return err
 	}
 	if err := replaceFile(j.dir, runName, data); err != nil {
+		j.unsure = true
 		return fmt.Errorf("update job %s: %w", j.ID(), err)
 	}
 	j.run = next
@@ -185,7 +186,7 @@ func (j *Job) Seal(b *bundle.Bundle) error {
 
 // endAs writes into run.json what the bundle says of the Job's end.
 func (j *Job) endAs(b *bundle.Bundle, digest tree.Digest) error {
-	return j.UpdateRun(func(r *bundle.Run) {
+	err := j.UpdateRun(func(r *bundle.Run) {
 		r.BundleDigest = digest
 		r.EndedAt = b.Outcome.EndedAt
 		r.State = bundle.Ended
@@ -198,4 +199,8 @@ func (j *Job) endAs(b *bundle.Bundle, digest tree.Digest) error {
 			r.EndedAt = &at
 		}
 	})
+	if err != nil {
+		return err
+	}
+	return j.Done()
 }

@@ -91,12 +91,37 @@ func (s *Store) discardNew() error {
 	default:
 		return fmt.Errorf("lock %q: %w", jobsName, err)
 	}
+	if err := s.unmarkAbsent(); err != nil {
+		return err
+	}
 	names, err := s.leftovers(newPrefix)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
 		if err := s.jobs.Rename(name, s.jobs, gonePrefix+strings.TrimPrefix(name, newPrefix), hostfs.NoReplace); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unmarkAbsent removes the marks of Jobs that are not there.
+//
+// Preconditions:
+//   - nobody makes a Job now.
+func (s *Store) unmarkAbsent() error {
+	ids, err := s.Busy()
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if j, err := s.Find(string(id), bundle.Workspace{}); err == nil {
+			err = j.Close()
+		} else if errors.Is(err, ErrNoJob) {
+			err = s.unmark(id)
+		}
+		if err != nil {
 			return err
 		}
 	}

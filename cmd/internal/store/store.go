@@ -9,6 +9,8 @@
 //	        apply/<n>/        one published batch
 //	        home/ out/ work/  the agent's home, captured output, mount points
 //	    elsewhere/<id>        symlink to a Job that `--stage PATH` put somewhere else
+//	    busy/<id>             a mark while a Job runs or is being published
+//	    pending/<id>          mark of a Job that may need recovery
 //	    cache/                scratch caches, one folder per workspace
 //	    index                 cache of the directories: which Job belongs to which workspace
 //
@@ -52,6 +54,7 @@ const (
 	jobsName      = "jobs"
 	elsewhereName = "elsewhere"
 	cacheName     = "cache"
+	pendingName   = "pending"
 	indexName     = "index"
 )
 
@@ -121,14 +124,16 @@ func (s *Store) prepare() error {
 	if err := secure(s.root); err != nil {
 		return err
 	}
-	for _, name := range []string{jobsName, elsewhereName, cacheName} {
+	for _, name := range []string{jobsName, elsewhereName, cacheName, busyName} {
 		if err := makeDir(s.root, name); err != nil {
 			return err
 		}
 	}
 	var err error
-	s.jobs, err = s.root.OpenDir(jobsName)
-	return err
+	if s.jobs, err = s.root.OpenDir(jobsName); err != nil {
+		return err
+	}
+	return s.makePending()
 }
 
 // secure refuses a directory of somebody else and shuts everybody else out of our own.

@@ -137,6 +137,7 @@ func removeBelow(d hostfs.Dir, name string) error {
 type copier struct {
 	root  hostfs.Dir
 	links map[uint64]tree.Path // inode number of an original with several names, its copy
+	made  map[uint64]bool      // inode numbers of copies
 }
 
 // copy makes to, below c.root, a copy of name in src.
@@ -148,7 +149,8 @@ func (c *copier) copy(ctx context.Context, src hostfs.Dir, name string, to tree.
 	if err != nil {
 		return err
 	}
-	if first, ok := c.links[n.Ino]; ok && n.Nlink > 1 && n.Kind != tree.Dir {
+	// Other names may be gone by now, and with them the count of links.
+	if first, ok := c.links[n.Ino]; ok && n.Kind != tree.Dir {
 		return link(c.root, first, to)
 	}
 	err = within(c.root, to, func(d hostfs.Dir, base string) error {
@@ -158,7 +160,12 @@ func (c *copier) copy(ctx context.Context, src hostfs.Dir, name string, to tree.
 		if err := setAttrs(d, base, n); err != nil {
 			return err
 		}
-		return d.SetMtime(base, n.Mtime)
+		if err := d.SetMtime(base, n.Mtime); err != nil {
+			return err
+		}
+		made, err := d.Stat(base)
+		c.made[made.Ino] = true
+		return err
 	})
 	if err == nil && n.Nlink > 1 && n.Kind != tree.Dir {
 		c.links[n.Ino] = to

@@ -256,16 +256,17 @@ func (p *plan) add(c tree.Change, below []tree.Change, links map[int]tree.Path) 
 	return p.addNew(c, f, below)
 }
 
-// inPlace reports whether only attributes of the node that is there are to change: its own, and of
-// a link group one inode's that has all the names already.
+// inPlace reports whether only attributes of the node that is there are to change: those of an inode
+// all of whose names are to have them. Another name may be outside, or about to be taken away.
 func (p *plan) inPlace(c tree.Change, links map[int]tree.Path) bool {
+	found := p.found[c.Path].Found
 	if c.LinkGroup == 0 {
-		return p.sameContent(c)
+		return found.Nlink == 1 && p.sameContent(c)
 	}
 	if _, ok := links[c.LinkGroup]; ok {
 		return false
 	}
-	found := p.found[c.Path].Found
+	names := uint32(0)
 	for _, o := range p.todo {
 		if o.LinkGroup != c.LinkGroup {
 			continue
@@ -273,8 +274,9 @@ func (p *plan) inPlace(c tree.Change, links map[int]tree.Path) bool {
 		if n := p.found[o.Path].Found; n.Ino != found.Ino || n.Dev != found.Dev || !p.sameContent(o) {
 			return false
 		}
+		names++
 	}
-	return true
+	return names == found.Nlink
 }
 
 // sameContent reports whether the target is known to have the content of c already.

@@ -197,7 +197,7 @@ func (e *engine) keep(ctx context.Context, p tree.Path, n int) error {
 	}
 	defer kept.Close()
 	return within(e.target, p, func(d hostfs.Dir, name string) error {
-		c := &copier{root: kept, links: e.kept}
+		c := &copier{root: kept, links: e.kept, made: map[uint64]bool{}}
 		return c.transfer(ctx, d, name, displacedAt(n))
 	})
 }
@@ -285,7 +285,7 @@ func (e *engine) fetch(ctx context.Context, s *step) error {
 		if !errors.Is(err, hostfs.ErrCrossDevice) {
 			return err
 		}
-		c := &copier{root: e.target, links: e.fetched}
+		c := &copier{root: e.target, links: e.fetched, made: e.ours}
 		return c.copy(ctx, kept, name, s.Made)
 	})
 }

@@ -127,21 +127,45 @@ func (r *Reader) group(ms []member, n int) bool {
 	return true
 }
 
+// madeAnew returns, by the inode that a file had for the Job, those an undo made anew: it has to where
+// the originals were kept on another file system.
+func (r *Reader) madeAnew() map[inode]tree.Node {
+	anew := map[inode]tree.Node{}
+	for p, n := range r.cfg.Rebased {
+		old := r.log.state.Bases[p].Node
+		if n.Kind == old.Kind && n.Kind != tree.Dir && n.Ino != old.Ino && n.Size == old.Size && n.Mtime == old.Mtime {
+			anew[inode{old.Dev, old.Ino}] = n
+		}
+	}
+	return anew
+}
+
+// original is a workspace file with several names, and the inode that shows in its place.
+type original struct {
+	node   tree.Node
+	copied inode
+}
+
 // addAliases adds, for each changed copy of a workspace file with several names, the names that
 // still show: they have the copy's content now. For a workspace file that shows elsewhere, its other
 // names are what it is to stay linked to.
 func (r *Reader) addAliases(ctx context.Context) error {
-	wanted := map[inode]inode{} // workspace inode, inode of its copy
+	wanted := map[inode]original{}
+	anew := r.madeAnew()
 	names := 0
-	for k, ms := range r.links {
-		for _, m := range ms {
+	for _, k := range r.linkKeys() {
+		for _, m := range r.links[k] {
 			switch {
 			case m.link != nil && !m.same:
-				wanted[inode{m.link.Dev, m.link.Ino}] = k
+				lower := inode{m.link.Dev, m.link.Ino}
+				wanted[lower] = original{*m.link, k}
+				if n, ok := anew[lower]; ok {
+					wanted[inode{n.Dev, n.Ino}] = original{n, k}
+				}
 				names += int(m.link.Nlink)
 			case m.lower && !m.same:
 				if _, ok := wanted[k]; !ok {
-					wanted[k] = k
+					wanted[k] = original{m.change.New, k}
 				}
 				names += int(m.change.New.Nlink)
 			}
@@ -159,14 +183,14 @@ func (r *Reader) addAliases(ctx context.Context) error {
 		return false
 	}
 	err := judge.Names(ctx, r.cfg.Lower, find, func(q tree.Path, n tree.Node) (bool, error) {
-		copied, ok := wanted[inode{n.Dev, n.Ino}]
-		if !ok {
-			return true, nil
+		o, ok := wanted[inode{n.Dev, n.Ino}]
+		if !ok || n.Size != o.node.Size || n.Mtime != o.node.Mtime {
+			return true, nil // the number is another file's now
 		}
 		names--
 		p, shows, err := r.viewOf(q)
 		if err == nil && shows {
-			err = r.addAlias(ctx, p, q, copied)
+			err = r.addAlias(ctx, p, q, o.copied)
 		}
 		return names > 0, err
 	})

@@ -118,6 +118,8 @@ func TestEnforcedNeedsProof(t *testing.T) {
 		{"read back", true, Installed{Level: Enforced, ReadBack: []ReadBack{good}}},
 		{"read back otherwise", false, Installed{Level: Enforced, ReadBack: []ReadBack{good, {"status", "0", "1"}}}},
 		{"another namespace", true, Installed{Level: Enforced, ReadBack: []ReadBack{{"netns", "not net:[1]", "net:[2]"}}}},
+		{"none of two namespaces", true, Installed{Level: Enforced, ReadBack: []ReadBack{{"netns", "not 1 22", "2"}}}},
+		{"one of two namespaces", false, Installed{Level: Enforced, ReadBack: []ReadBack{{"netns", "not 1 22", "22"}}}},
 		{"the same namespace", false, Installed{Level: Enforced, ReadBack: []ReadBack{{"netns", "not net:[1]", "net:[1]"}}}},
 		{"no namespace", false, Installed{Level: Enforced, ReadBack: []ReadBack{{"netns", "not net:[1]", ""}}}},
 		{"canary failed", false, Installed{Level: Enforced, ReadBack: []ReadBack{good}, Canary: &Canary{Act: "mount"}}},

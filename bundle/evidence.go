@@ -3,6 +3,7 @@ package bundle
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"stage/fs/tree"
@@ -104,7 +105,8 @@ type Installed struct {
 }
 
 // ReadBack is one fact about a control, as the kernel told it. Want is the exact text that Got must
-// be, or "not " and a text that it must not be (another namespace than the host's).
+// be, or "not" and the words, parted by spaces, none of which it must be: another namespace than
+// the host's.
 type ReadBack struct {
 	Source string `json:"source"`
 	Want   string `json:"want"`
@@ -114,7 +116,7 @@ type ReadBack struct {
 // Holds reports whether what was read back is what was wanted.
 func (r ReadBack) Holds() bool {
 	if not, ok := strings.CutPrefix(r.Want, "not "); ok {
-		return r.Got != not && r.Got != ""
+		return r.Got != "" && !slices.Contains(strings.Fields(not), r.Got)
 	}
 	return r.Got == r.Want
 }

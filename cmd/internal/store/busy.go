@@ -52,10 +52,7 @@ func (j *Job) Done() error { return j.store.unmark(j.ID()) }
 
 func (s *Store) unmark(id bundle.ID) error {
 	return s.inBusy(func(d hostfs.Dir) error {
-		if err := d.Unlink(string(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
+		return unlessGone(d.Unlink(string(id)))
 	})
 }
 

@@ -135,6 +135,9 @@ func moved(all []Ref, w bundle.Workspace) []Ref {
 }
 
 func (s *Store) findPrefix(prefix string) (*Job, error) {
+	if id, err := bundle.ParseID(prefix); err == nil {
+		return s.openAnywhere(id)
+	}
 	if len(prefix) < MinPrefix {
 		return nil, &NoJobError{Ref: prefix}
 	}
@@ -159,9 +162,13 @@ func (s *Store) findPrefix(prefix string) (*Job, error) {
 	default:
 		return nil, &AmbiguousError{Prefix: prefix, IDs: match}
 	}
-	j, err := s.openID(match[0])
+	return s.openAnywhere(match[0])
+}
+
+func (s *Store) openAnywhere(id bundle.ID) (*Job, error) {
+	j, err := s.openID(id)
 	if errors.Is(err, fs.ErrNotExist) {
-		return s.openElsewhere(match[0])
+		return s.openElsewhere(id)
 	}
 	return j, err
 }

@@ -36,10 +36,7 @@ type Job struct {
 	path  string
 	dir   hostfs.Dir
 	run   bundle.Run
-
-	lock    *os.File   // nil while this process does not hold the Job's lock
-	pending hostfs.Dir // where the Job's mark is, nil when this process made none
-	unsure  bool       // a change of run.json failed: what it should say is not what it says
+	lock  *os.File // nil while this process does not hold the Job's lock
 }
 
 // openJob takes dir over.

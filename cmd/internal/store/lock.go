@@ -57,10 +57,7 @@ func (j *Job) Lock() error {
 		return errors.Join(fmt.Errorf("lock job %s: %w", j.ID(), err), f.Close())
 	}
 	j.lock = f
-	if err := errors.Join(j.Reload(), j.markPending(j.ID())); err != nil {
-		return errors.Join(fmt.Errorf("lock job %s: %w", j.ID(), err), j.Unlock())
-	}
-	return nil
+	return j.Reload()
 }
 
 // Unlock gives the lock back. It does nothing when this process does not hold it.
@@ -68,10 +65,9 @@ func (j *Job) Unlock() error {
 	if j.lock == nil {
 		return nil
 	}
-	err := j.settle()
 	f := j.lock
-	j.lock, j.unsure = nil, false
-	return errors.Join(err, f.Close())
+	j.lock = nil
+	return f.Close()
 }
 
 func (j *Job) needLock() error {

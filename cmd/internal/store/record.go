@@ -103,7 +103,6 @@ func (j *Job) UpdateRun(f func(*bundle.Run)) error {
 		return err
 	}
 	if err := replaceFile(j.dir, runName, data); err != nil {
-		j.unsure = true
 		return fmt.Errorf("update job %s: %w", j.ID(), err)
 	}
 	j.run = next

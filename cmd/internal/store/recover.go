@@ -76,7 +76,7 @@ func (s *Store) Clean() error {
 	return errors.Join(errs...)
 }
 
-// discardNew marks Jobs that were never finished as gone. It does nothing while another process
+// discardNew renames Jobs that were never finished to gone ones, and drops marks without a Job. It does nothing while another process
 // makes a Job: that one looks the same.
 func (s *Store) discardNew() error {
 	guard, err := s.jobs.OpenDir(".")
@@ -116,16 +116,24 @@ func (s *Store) unmarkAbsent() error {
 		return err
 	}
 	for _, id := range ids {
-		if j, err := s.Find(string(id), bundle.Workspace{}); err == nil {
-			err = j.Close()
-		} else if errors.Is(err, ErrNoJob) {
-			err = s.unmark(id)
-		}
-		if err != nil {
+		if err := s.unmarkIfAbsent(id); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// unmarkIfAbsent leaves the mark of a Job that cannot be read: it is there.
+func (s *Store) unmarkIfAbsent(id bundle.ID) error {
+	j, err := s.openAnywhere(id)
+	switch {
+	case err == nil:
+		return j.Close()
+	case errors.Is(err, ErrNoJob):
+		return s.unmark(id)
+	default:
+		return nil
+	}
 }
 
 func (s *Store) leftovers(prefix string) ([]string, error) {

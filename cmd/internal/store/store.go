@@ -10,7 +10,6 @@
 //	        home/ out/ work/  the agent's home, captured output, mount points
 //	    elsewhere/<id>        symlink to a Job that `--stage PATH` put somewhere else
 //	    busy/<id>             a mark while a Job runs or is being published
-//	    pending/<id>          mark of a Job that may need recovery
 //	    cache/                scratch caches, one folder per workspace
 //	    index                 cache of the directories: which Job belongs to which workspace
 //
@@ -54,7 +53,6 @@ const (
 	jobsName      = "jobs"
 	elsewhereName = "elsewhere"
 	cacheName     = "cache"
-	pendingName   = "pending"
 	indexName     = "index"
 )
 
@@ -130,10 +128,8 @@ func (s *Store) prepare() error {
 		}
 	}
 	var err error
-	if s.jobs, err = s.root.OpenDir(jobsName); err != nil {
-		return err
-	}
-	return s.makePending()
+	s.jobs, err = s.root.OpenDir(jobsName)
+	return err
 }
 
 // secure refuses a directory of somebody else and shuts everybody else out of our own.

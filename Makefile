@@ -4,18 +4,18 @@ PREFIX   ?= /usr/local
 FUZZTIME ?= 10s
 SOAK     ?= 10
 
-TAGS    := seccomp
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null)
-COMMIT  := $(shell git rev-parse HEAD 2>/dev/null)
-LDFLAGS := $(if $(VERSION),-X main.version=$(VERSION)) $(if $(COMMIT),-X main.commit=$(COMMIT))
-CHECK   := $(GO) test -tags $(TAGS)
-STATIC  := bin/staticcheck
+TAGS   := seccomp
+CHECK  := $(GO) test -tags $(TAGS)
+STATIC := bin/staticcheck
+
+# Asked when build runs: deps.sh may have brought git just before.
+LDFLAGS = -X main.version=$$(git describe --tags --always --dirty 2>/dev/null) -X main.commit=$$(git rev-parse HEAD 2>/dev/null)
 
 .PHONY: build install uninstall deps demo test soak check bench lint fuzz clean help
 
 build: ## build bin/stage
 	packaging/deps.sh build
-	$(GO) build -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/stage ./cmd/stage
+	$(GO) build -tags $(TAGS) -ldflags "$(LDFLAGS)" -o bin/stage ./cmd/stage
 
 install: build ## install bin/stage below PREFIX (/usr/local)
 	install -D -m 0755 bin/stage $(DESTDIR)$(PREFIX)/bin/stage

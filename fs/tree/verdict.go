@@ -47,13 +47,20 @@ func (c Change) isBase(found Node) bool {
 	case found.Kind == Absent:
 		return true
 	case c.Subtree:
-		return found.Dev == c.Base.Dev && found.Ino == c.Base.Ino && (found.Ctime <= c.SubtreeTime || found.Ctime == c.Base.Ctime)
+		return found.Dev == c.Base.Dev && found.Ino == c.Base.Ino && (found.Ctime <= c.SubtreeTime || found.Ctime == c.Base.Ctime || c.onlyRenamed(found))
 	case c.SubtreeTime != 0:
 		return found.SameIdentity(c.Base) && found.Ctime <= c.SubtreeTime
 	case found.Kind == Dir:
 		return found.SameMeta(c.Base) && c.isNew(found) != Same
 	}
 	return found.SameIdentity(c.Base)
+}
+
+// onlyRenamed reports whether found, a directory, was not changed but at most renamed since: an
+// entry that comes or goes would show in its mtime, an attribute in itself, while a rename away and
+// back, as by an apply that is taken back, leaves a newer ctime alone.
+func (c Change) onlyRenamed(found Node) bool {
+	return found.Mtime == c.Base.Mtime && found.SameMeta(c.Base)
 }
 
 // isLikeBase reports whether found, though another inode or touched since, holds what the base held.

@@ -99,7 +99,8 @@ func (s *Staged) Close() error {
 	return errors.Join(errs...)
 }
 
-// published returns what the Job's earlier batches made the base of their paths.
+// published returns what the Job's earlier batches made the base of their paths, those that were
+// taken back too: what they touched has another ctime since.
 func published(job *store.Job, root bundle.Root) (map[tree.Path]tree.Node, error) {
 	all := map[tree.Path]tree.Node{}
 	if root.Name != workspaceRoot {
@@ -118,7 +119,7 @@ func published(job *store.Job, root bundle.Root) (map[tree.Path]tree.Node, error
 		if err := errors.Join(err, dir.Close()); err != nil {
 			return nil, fmt.Errorf("batch %d of job %s: %w", n, job.ID(), err)
 		}
-		if state == apply.BatchPublished || state == apply.BatchUndone {
+		if state != apply.BatchUnfinished {
 			maps.Copy(all, nodes)
 		}
 	}

@@ -123,7 +123,7 @@ func look(s *Store, w bundle.Workspace) error {
 	return j.Close()
 }
 
-// process is another process of stage, with a Job of its own.
+// child is another process of stage, with a Job of its own.
 type child struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -812,6 +812,9 @@ func TestCrashInCreate(t *testing.T) {
 		if err == nil && len(list) != 1 {
 			t.Errorf("created, but %d jobs are listed", len(list))
 		}
+		for _, e := range list {
+			wantBusy(t, w.store, e.ID) // a visible job is marked
+		}
 		ents, derr := os.ReadDir(filepath.Join(w.store.Path(), jobsName))
 		if derr != nil || len(ents) != len(list) {
 			t.Errorf("%d names in jobs/, %v; %d jobs", len(ents), derr, len(list))
@@ -836,6 +839,9 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 		ents, derr := os.ReadDir(filepath.Join(w.store.Path(), jobsName))
 		if derr != nil || len(ents) != 0 {
 			t.Errorf("%v left in jobs/, %v", ents, derr)
+		}
+		if marks, berr := w.store.Busy(); berr != nil || len(marks) != 0 && !strings.Contains(err.Error(), "unlink") {
+			t.Errorf("marks %v left, %v", marks, berr)
 		}
 	})
 }

@@ -308,11 +308,39 @@ func (e *engine) takeBackMeta(s *step) error {
 		if n.Mtime != s.New.Mtime { // not set by the batch, or by somebody else after it
 			old.Mtime = n.Mtime
 		}
-		if n.SameMeta(old) && n.Mtime == old.Mtime {
+		if n.SameMeta(old) && n.Mtime == old.Mtime || !between(n, *s.Out, *s.New) {
 			return nil
 		}
 		return writeMeta(d, name, old)
 	}))
+}
+
+// between reports whether every attribute of n is that of a or of b: what a change from a to b that
+// was cut short leaves. Anything else somebody else has set.
+func between(n, a, b tree.Node) bool {
+	owned := (n.UID == a.UID || n.UID == b.UID) && (n.GID == a.GID || n.GID == b.GID)
+	// A chown takes setuid and setgid away, and write permission may have been added for a while.
+	const passing = 0o6200
+	moded := n.Mode == a.Mode || n.Mode == b.Mode || n.Mode&^passing == a.Mode&^passing || n.Mode|0o700 == a.Mode|0o700
+	return owned && moded && mixed(n.Xattrs, a.Xattrs, b.Xattrs)
+}
+
+// mixed reports whether x has each attribute as a or as b has it, or lacks it as one of them does.
+func mixed(x, a, b tree.Xattrs) bool {
+	for _, names := range []tree.Xattrs{x, a, b} {
+		for name := range names {
+			if !alike(name, x, a) && !alike(name, x, b) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func alike(name string, x, y tree.Xattrs) bool {
+	v, inX := x[name]
+	w, inY := y[name]
+	return inX == inY && string(v) == string(w)
 }
 
 // ignoreAbsent makes nothing of a missing file: what is not there cannot be taken back.

@@ -89,14 +89,24 @@ func (e *evidence) checkRequired() error {
 	return nil
 }
 
-// controls returns one record for each control that exists, in the order of the dimensions.
-func (e *evidence) controls() []bundle.Control {
+// needs returns the plan's controls by id. One that serves several dimensions is required when one
+// of them requires it.
+func (a *Admission) needs() map[bundle.ControlID]policy.ControlNeed {
 	needs := map[bundle.ControlID]policy.ControlNeed{}
-	for _, list := range e.admission.Plan.Controls() {
+	for _, list := range a.Plan.Controls() {
 		for _, n := range list {
-			needs[bundle.ControlID(n.ID)] = n
+			id := bundle.ControlID(n.ID)
+			n.Required = n.Required || needs[id].Required
+			n.Rules = slices.Concat(needs[id].Rules, n.Rules)
+			needs[id] = n
 		}
 	}
+	return needs
+}
+
+// controls returns one record for each control that exists, in the order of the dimensions.
+func (e *evidence) controls() []bundle.Control {
+	needs := e.admission.needs()
 	var all []bundle.Control
 	for _, d := range bundle.Dimensions() {
 		for _, id := range bundle.ControlsOf(d) {

@@ -138,7 +138,7 @@ func (r *Reader) settlePending() error {
 	if err != nil {
 		return err
 	}
-	if ino == rec.Ino {
+	if ino != 0 && ino == rec.Ino {
 		r.log.abort()
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"stage/fs/hostfs"
 	"stage/fs/tree"
@@ -37,6 +38,9 @@ type Options struct {
 	// Pending are batches of any Job on this target that may be unfinished, oldest first; they
 	// are recovered before anything else. Finished ones cost one read.
 	Pending []hostfs.Dir
+	// Reopen makes a new Source after one of Pending was recovered: what that batch published, or
+	// took back, is the new base of its paths. nil keeps Source, for which it must not matter.
+	Reopen func() (Source, error)
 
 	Paths            []tree.Path // the changes at or below these; none: all
 	Include, Exclude []string    // doublestar patterns over whole paths
@@ -98,6 +102,9 @@ func Apply(ctx context.Context, o Options) (*Result, error) {
 	if err := recoverAll(ctx, o.Target, o.Pending, o.Point, r); err != nil {
 		return r, err
 	}
+	if err := o.reopen(r); err != nil {
+		return r, err
+	}
 	p, err := o.examine(ctx, r)
 	if err != nil || len(p.todo) == 0 {
 		return r, err
@@ -130,6 +137,19 @@ func recoverAll(ctx context.Context, target hostfs.Dir, pending []hostfs.Dir, po
 		}
 		r.Recovered = append(r.Recovered, res)
 	}
+	return nil
+}
+
+func (o *Options) reopen(r *Result) error {
+	recovered := slices.ContainsFunc(r.Recovered, func(x RecoverResult) bool { return x != RecoveredNothing })
+	if !recovered || o.Reopen == nil {
+		return nil
+	}
+	src, err := o.Reopen()
+	if err != nil {
+		return fmt.Errorf("read changes after recovery: %w", err)
+	}
+	o.Source = src
 	return nil
 }
 

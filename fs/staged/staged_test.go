@@ -255,7 +255,7 @@ func hand(t *testing.T, upper func(dir string) []overlay.Record) (*staged.Reader
 	}
 	stagedtest.Plain{T: t, Dir: filepath.Join(dir, "work")}.Write("old", "x")
 	records := upper(filepath.Join(dir, "upper"))
-	log, err := os.Create(filepath.Join(dir, "log"))
+	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}

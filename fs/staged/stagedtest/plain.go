@@ -1,6 +1,7 @@
 package stagedtest
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -30,7 +31,7 @@ func (p Plain) Write(path, content string) {
 	p.T.Helper()
 	_, err := os.Lstat(p.at(path))
 	p.must(os.WriteFile(p.at(path), []byte(content), 0o644))
-	if os.IsNotExist(err) {
+	if errors.Is(err, fs.ErrNotExist) {
 		p.must(os.Chmod(p.at(path), 0o644))
 	}
 }

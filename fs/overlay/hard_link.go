@@ -151,17 +151,62 @@ func (f *FS) saveLinks(v *victim) error {
 
 // saveLink makes workspace path path a name of g's copy, if the view shows it somewhere.
 func (f *FS) saveLink(g *linkGroup, path tree.Path) (bool, error) {
-	p, held := f.showing(path)
-	defer func() {
-		for _, n := range slices.Backward(held) {
-			f.letGo(n)
-		}
-	}()
-	var st unix.Stat_t
-	if p == nil || p.dir.hasUpper(path.Base()) || f.statLower(p, path.Base(), &st) != nil || !slices.Contains(g.keys, keyOf(&st)) {
+	if !f.showsLower(g, path) {
 		return false, nil
 	}
+	p, held := f.showing(path)
+	defer f.letAllGo(held)
 	return true, f.linkCopy(g, p, path.Base())
+}
+
+// countLinks finds out how many names the view has of each lower inode with several, of which the
+// Job touched one.
+func (f *FS) countLinks() error {
+	for _, b := range f.bases.Bases {
+		if b.Node.Nlink < 2 || b.Node.Kind == tree.Dir || b.Node.Kind == tree.Absent {
+			continue
+		}
+		key := inodeKey{b.Node.Dev, b.Node.Ino}
+		if f.groups[key] == nil {
+			f.groups[key] = &linkGroup{lower: b.Node, keys: []inodeKey{key}}
+		}
+	}
+	for _, g := range f.groups {
+		if err := f.countGroup(g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *FS) countGroup(g *linkGroup) error {
+	paths, err := f.lowerNamesOf(g.keys[0])
+	if err != nil {
+		return err
+	}
+	nlink := max(int(g.lower.Nlink)-len(paths), 0) // names outside of the workspace
+	for _, path := range paths {
+		if f.showsLower(g, path) {
+			nlink++
+		}
+	}
+	g.nlink = uint32(nlink + len(g.uppers))
+	return nil
+}
+
+// showsLower reports whether the view shows workspace path path, a lower name of g's inode, as
+// such: not hidden, and not by an upper name.
+func (f *FS) showsLower(g *linkGroup, path tree.Path) bool {
+	p, held := f.showing(path)
+	defer f.letAllGo(held)
+	var st unix.Stat_t
+	return p != nil && !p.dir.hasUpper(path.Base()) && f.statLower(p, path.Base(), &st) == nil && slices.Contains(g.keys, keyOf(&st))
+}
+
+func (f *FS) letAllGo(held []*node) {
+	for _, n := range slices.Backward(held) {
+		f.letGo(n)
+	}
 }
 
 // showing returns the view directory that shows the lower directory which path lies in, nil if

@@ -68,7 +68,7 @@ func (f *FS) load() error {
 		return fmt.Errorf("read upper: %w", err)
 	}
 	f.bases.Root = nil
-	return nil
+	return f.countLinks()
 }
 
 // finishMove looks whether the rename that ends the change log happened in the upper, and takes
@@ -234,14 +234,13 @@ func (f *FS) keepIno(p *node, name string, st *unix.Stat_t) {
 	}
 }
 
-// loadLink finds a copied-up hard link again. How many names the Job removed is not recorded; those
-// that still show are what matters, so the count is the lower's, and names made since.
+// loadLink finds a name of a copied-up hard link again. countLinks completes the group.
 func (f *FS) loadLink(p *node, name string, st *unix.Stat_t, lower *tree.Node) {
 	p.dir.mark(name, markLink)
 	key := inodeKey{lower.Dev, lower.Ino}
 	g := f.groups[key]
 	if g == nil {
-		g = &linkGroup{nlink: max(lower.Nlink, uint32(st.Nlink)), lower: *lower, keys: []inodeKey{key, keyOf(st)}}
+		g = &linkGroup{lower: *lower, keys: []inodeKey{key, keyOf(st)}}
 		f.groups[key], f.groups[keyOf(st)] = g, g
 		f.tab.origin[st.Ino] = lower.Ino
 	}

@@ -130,7 +130,7 @@ func (f *FS) removeEntry(v *victim) error {
 	if err := f.copyUpDir(v.p); err != nil {
 		return err
 	}
-	if err := f.saveLinks(v); err != nil {
+	if err := f.keepObject(v); err != nil {
 		return err
 	}
 	recs, err := f.goneRecords(v)
@@ -153,6 +153,23 @@ func (f *FS) removeEntry(v *victim) error {
 	}
 	f.loseName(v)
 	return f.dropMarks(v)
+}
+
+// keepObject prepares v's object for the loss of v's name: of a hard link another name must hold it,
+// and of a FIFO or socket in use the upper must, where its attributes can change without a name.
+func (f *FS) keepObject(v *victim) error {
+	switch v.n.kind {
+	case unix.S_IFREG, unix.S_IFDIR, unix.S_IFLNK:
+		return f.saveLinks(v)
+	}
+	if v.n.upper.Load() || len(v.n.more) > 0 || !f.inUse(v.n) {
+		return f.saveLinks(v)
+	}
+	if err := f.copyUpSpecial(v.n); err != nil {
+		return err
+	}
+	v.inUpper = true
+	return f.statUpper(v.p, v.name, &v.st)
 }
 
 // goneRecords returns what the change log must say before v goes.

@@ -181,7 +181,7 @@ func (f *FS) move(m *move) error {
 	dst := &victim{p: m.to, name: m.toName, n: m.dst, st: m.dstSt, inUpper: m.dstUpper, pin: -1}
 	replaces := m.dst != nil && !m.exchange
 	if replaces {
-		if err := f.saveLinks(dst); err != nil {
+		if err := f.keepObject(dst); err != nil {
 			return err
 		}
 	}

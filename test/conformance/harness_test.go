@@ -15,7 +15,6 @@
 package conformance
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +22,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -68,9 +68,9 @@ func self(ctx context.Context, u testenv.User, role, dir, suite string) *exec.Cm
 	return withCtx
 }
 
-// runSuite makes the fixtures, runs a suite inside a mount as u, and checks that the lower tree was
-// not touched and that the change log can be replayed.
-func runSuite(t *testing.T, u testenv.User, suite string) {
+// runSuite makes the fixtures, runs suites as u, each inside a mount of its own over the same lower
+// and upper, and checks that the lower tree was not touched and that the change log can be replayed.
+func runSuite(t *testing.T, u testenv.User, suites ...string) {
 	t.Helper()
 	testenv.Need(t, testenv.FUSE)
 	if !u.IsRoot() {
@@ -79,19 +79,18 @@ func runSuite(t *testing.T, u testenv.User, suite string) {
 	dir := u.TempDir(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if out, err := self(ctx, u, "setup", dir, suite).CombinedOutput(); err != nil {
+	if out, err := self(ctx, u, "setup", dir, "").CombinedOutput(); err != nil {
 		t.Fatalf("setup: %v\n%s", err, out)
 	}
 	before := testenv.Snapshot(t, filepath.Join(dir, "lower"))
-	out, err := self(ctx, u, "serve", dir, suite).CombinedOutput()
-	if err != nil || testing.Verbose() {
-		t.Logf("%s", out)
-	}
-	if err != nil {
-		t.Errorf("serve: %v", err)
-	}
-	if bytes.Contains(out, []byte("--- SKIP")) && os.Getenv("STAGE_REQUIRE") == "all" {
-		t.Logf("cases were skipped:\n%s", out)
+	for _, suite := range suites {
+		out, err := self(ctx, u, "serve", dir, suite).CombinedOutput()
+		if err != nil || testing.Verbose() {
+			t.Logf("%s", out)
+		}
+		if err != nil {
+			t.Fatalf("suite %s: %v", suite, err)
+		}
 	}
 	if d := testenv.Untouched(before, testenv.Snapshot(t, filepath.Join(dir, "lower"))); d != "" {
 		t.Errorf("the lower tree was touched:\n%s", d)
@@ -119,7 +118,11 @@ func setup(dir string) error {
 			return err
 		}
 	}
-	for _, c := range cases {
+	all := slices.Clone(cases)
+	for i := range modelTrees {
+		all = append(all, testCase{name: modelName(i), setup: modelSetup})
+	}
+	for _, c := range all {
 		for _, top := range []string{"lower", "plain"} {
 			d := filepath.Join(dir, top, c.name)
 			if err := os.Mkdir(d, 0o755); err != nil {
@@ -272,6 +275,8 @@ func TestInside(t *testing.T) {
 		insideCases(t, dir)
 	case "model":
 		insideModel(t, dir)
+	case "reopened":
+		insideReopened(t, dir)
 	default:
 		t.Fatalf("unknown suite %q", suite)
 	}

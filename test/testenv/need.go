@@ -7,6 +7,7 @@
 //	STAGE_BINARY=FILE   the stage binary to test, else it is built
 //	STAGE_CODEX=FILE    the Codex binary, or a node_modules folder that holds it
 //	STAGE_TEST_USER=U   the ordinary user that root runs tests as, else tester, else uid 65533
+//	STAGE_SOAK=1        random tests run for long (make soak)
 //	STAGE_TEST_DIR=DIR  where temporary trees are made, else /var/tmp
 package testenv
 

@@ -55,7 +55,6 @@ type Jail struct {
 	abstract net.Listener // what the net.unix canary must not reach; open until Start is done
 
 	devices   []*os.File // nil once handed out
-	pidfd     *os.File
 	listeners []net.Listener
 	terminal  *terminal
 
@@ -64,8 +63,12 @@ type Jail struct {
 	exit   *Exit
 	failed error
 
+	gone   chan struct{} // the last process of the jail is gone
+	follow sync.WaitGroup
+
 	mu     sync.Mutex
-	killed bool
+	first  *os.File // guarded by mu: pidfd of the first process; nil before Start and after Close
+	killed bool     // guarded by mu
 
 	closing  sync.Once
 	closeErr error
@@ -77,7 +80,7 @@ func Prepare(ctx context.Context, c Config) (*Jail, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	j := &Jail{cfg: c, execed: make(chan *ExecError, 1), ended: make(chan struct{})}
+	j := &Jail{cfg: c, execed: make(chan *ExecError, 1), ended: make(chan struct{}), gone: make(chan struct{})}
 	if err := j.spawn(); err != nil {
 		return nil, errors.Join(err, j.Close())
 	}
@@ -117,8 +120,8 @@ func (j *Jail) Start(ctx context.Context) (*Installed, error) {
 	if err := j.take(files); err != nil {
 		return nil, fmt.Errorf("start jail: %w", err)
 	}
-	go j.listen()
-	go j.followHolder()
+	j.follow.Go(j.listen)
+	j.follow.Go(j.followHolder)
 	failed := compareFilter(m.Installed, m.Failed, planned)
 	var errs []error
 	for i := range failed {
@@ -136,7 +139,10 @@ func (j *Jail) awaitContainer(ctx context.Context) error {
 		closeAll(files)
 		return fmt.Errorf("%d descriptors of the first process, want 1", len(files))
 	}
-	j.pidfd = files[0]
+	j.mu.Lock()
+	j.first = files[0]
+	j.mu.Unlock()
+	go j.followFirst(int(files[0].Fd()))
 	return nil
 }
 
@@ -243,12 +249,26 @@ func (j *Jail) listen() {
 	}
 }
 
+// followFirst sees the jail's first process end, which the kernel lets happen after all others have. Close waits
+// for it, unless it gives up on a process that cannot be killed.
+func (j *Jail) followFirst(pidfd int) {
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, -1)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	close(j.gone)
+}
+
 // followHolder ends the jail when its holder is gone: nobody could free it from a view that does not answer.
 func (j *Jail) followHolder() {
 	select {
 	case <-j.ended:
 	case <-j.holder.done:
-		_ = j.kill() // or has ended just now
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		_ = j.killLocked() // or has ended just now
 	}
 }
 
@@ -285,17 +305,17 @@ func (j *Jail) wasKilled() bool {
 
 // Kill ends every process of the jail at once.
 func (j *Jail) Kill() error {
-	if j.pidfd == nil {
-		return nil
-	}
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	j.killed = true
-	j.mu.Unlock()
-	return j.kill()
+	return j.killLocked()
 }
 
-func (j *Jail) kill() error {
-	err := unix.PidfdSendSignal(int(j.pidfd.Fd()), unix.SIGKILL, nil, 0)
+func (j *Jail) killLocked() error {
+	if j.first == nil {
+		return nil
+	}
+	err := unix.PidfdSendSignal(int(j.first.Fd()), unix.SIGKILL, nil, 0)
 	if err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill jail: %w", err)
 	}

@@ -218,7 +218,7 @@ func (s *shim) listen() {
 	for {
 		m, files, err := s.control.receive()
 		if err != nil {
-			os.Exit(1)
+			unix.Exit(1)
 		}
 		closeAll(files)
 		if m.Kind == kindSignal {
@@ -264,7 +264,7 @@ func (s *shim) reap(command int) error {
 	// A survivor may wait for a server that is stuck; the holder frees it once this process ends.
 	late := time.AfterFunc(2*time.Second, func() {
 		s.report(exit)
-		os.Exit(0)
+		unix.Exit(0)
 	})
 	defer late.Stop()
 	for {

@@ -181,60 +181,66 @@ func (j *Jail) whyGone(from *packetConn) error {
 	}
 }
 
-// awaitProcesses waits until no process of the jail is left: the first one ends last. If it does not, another one
-// waits for an answer from a view; aborting the views frees it.
+// awaitProcesses waits until no process of the jail is left. If that takes long, one of them waits for an answer
+// from a view; aborting the views frees it.
 func (j *Jail) awaitProcesses() error {
-	if j.pidfd == nil || ended(j.pidfd, time.Second) {
+	select {
+	case <-j.gone:
 		return nil
+	case <-time.After(time.Second):
+		_ = j.control.send(message{Kind: kindAbort})
 	}
-	_ = j.control.send(message{Kind: kindAbort})
-	if ended(j.pidfd, takeDownTime) {
+	select {
+	case <-j.gone:
 		return nil
-	}
-	return errors.New("end jail: its processes do not end")
-}
-
-// ended waits for a process to end.
-func ended(pidfd *os.File, within time.Duration) bool {
-	for deadline := time.Now().Add(within); ; {
-		left := max(0, time.Until(deadline))
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd.Fd()), Events: unix.POLLIN}}, int(left.Milliseconds()))
-		if !errors.Is(err, unix.EINTR) {
-			return n > 0
-		}
+	case <-time.After(takeDownTime):
+		return errors.New("end jail: its processes do not end")
 	}
 }
 
-// awaitHolder waits for the holder to release what it has. It ends with the jail, or with its control socket.
+// awaitHolder waits for the holder to release what it has. It ends with the jail or with its control socket.
 func (j *Jail) awaitHolder() error {
 	if j.holder == nil {
 		return nil
 	}
-	for _, step := range []func(){
-		func() { _ = j.control.c.Close() },
-		func() { _ = j.holder.cmd.Process.Kill() },
-	} {
-		select {
-		case <-j.holder.done:
-			return nil
-		case <-time.After(takeDownTime):
-			step()
-		}
+	select {
+	case <-j.holder.done:
+		return nil
+	case <-time.After(2 * takeDownTime):
 	}
+	err := j.holder.cmd.Process.Kill()
 	<-j.holder.done
-	return errors.New("end jail: the holder had to be killed")
+	return errors.Join(errors.New("end jail: the holder had to be killed"), err)
 }
 
 func (j *Jail) close() error {
 	var errs []error
-	errs = append(errs, j.Kill())
-	if j.pidfd == nil && j.control != nil {
-		j.control.c.Close() // nothing runs yet: this is the holder's order to end
+	if j.started() {
+		errs = append(errs, j.Kill(), j.awaitProcesses())
 	}
-	errs = append(errs, j.awaitProcesses(), j.awaitHolder())
+	// Where nothing was started yet, this is the holder's and the shim's order to end.
+	for _, c := range []*packetConn{j.control, j.shim} {
+		if c != nil {
+			c.c.Close()
+		}
+	}
+	errs = append(errs, j.awaitHolder())
+	j.follow.Wait()
 	if j.terminal != nil {
 		errs = append(errs, j.terminal.finish())
 	}
+	j.release()
+	return errors.Join(errs...)
+}
+
+func (j *Jail) started() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.first != nil
+}
+
+// release closes what was not handed out.
+func (j *Jail) release() {
 	for _, l := range j.listeners {
 		l.Close()
 	}
@@ -246,15 +252,14 @@ func (j *Jail) close() error {
 			d.Close()
 		}
 	}
-	for _, c := range []*packetConn{j.control, j.shim} {
-		if c != nil {
-			c.c.Close()
-		}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	select {
+	case <-j.gone:
+		j.first.Close()
+	default: // never started, or followFirst still looks at it
 	}
-	if j.pidfd != nil {
-		j.pidfd.Close()
-	}
-	return errors.Join(errs...)
+	j.first = nil
 }
 
 func sizeOf(tty *os.File) windowSize {

@@ -68,7 +68,7 @@ func (c *command) apply(cmd *cobra.Command, args []string, o session.PublishOpti
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	o.Paths, o.Point = t.paths, killPoint()
+	o.Paths, o.Point = t.paths, session.Point()
 	rep, err := session.Publish(cmd.Context(), t.store, t.job, o)
 	return errors.Join(err, c.report(rep, o.CheckOnly, asJSON, err))
 }

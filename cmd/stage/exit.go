@@ -85,7 +85,7 @@ func exitCode(verb string, err error) int {
 		return exitGated
 	case errors.As(err, &usage), errors.As(err, &invalid), errors.As(err, &noMatch), isUnknownCommand(err):
 		return exitUsage
-	case errors.As(err, &control), errors.As(err, &refused), errors.As(err, &badRule), errors.Is(err, errInsideJob):
+	case errors.As(err, &control), errors.As(err, &refused), errors.As(err, &badRule), errors.Is(err, session.ErrInsideJob):
 		return exitControl
 	case errors.Is(err, store.ErrBusy), errors.Is(err, apply.ErrBusy):
 		return exitBusy

@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
 	"stage/cmd/internal/render"
 	"stage/cmd/internal/session"
-	"stage/jail"
 )
 
 // command is what every verb of the program shares: where it speaks and what it leaves as exit code.
@@ -61,7 +58,7 @@ func (c *command) before(cmd *cobra.Command, _ []string) error {
 	if cmd.Name() == "version" || cmd.Name() == "help" {
 		return nil
 	}
-	if err := refuseInsideJob(); err != nil {
+	if err := session.RefuseInsideJob(); err != nil {
 		return err
 	}
 	as := ""
@@ -95,12 +92,3 @@ func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
-
-var errInsideJob = errors.New("this is a Job: it cannot run, review, apply or drop Jobs, its own included")
-
-func refuseInsideJob() error {
-	if _, err := os.Lstat(jail.MarkerDir); err == nil {
-		return errInsideJob
-	}
-	return nil
-}

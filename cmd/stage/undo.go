@@ -21,7 +21,7 @@ func (c *command) undoVerb() *cobra.Command {
 				return err
 			}
 			defer func() { err = errors.Join(err, t.close()) }()
-			rep, err := session.Undo(cmd.Context(), t.store, t.job, keepGoing, killPoint())
+			rep, err := session.Undo(cmd.Context(), t.store, t.job, keepGoing, session.Point())
 			switch {
 			case rep != nil && asJSON:
 				return errors.Join(err, render.ApplyJSON(c.out, rep))

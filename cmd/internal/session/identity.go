@@ -1,13 +1,28 @@
 package session
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"stage/jail"
 )
+
+// ErrInsideJob: the process runs in a Job, which cannot run, apply or drop Jobs.
+var ErrInsideJob = errors.New("this is a Job: it cannot run, review, apply or drop Jobs, its own included")
+
+// RefuseInsideJob returns ErrInsideJob in a Job. That is for a clear message: the store is out of a
+// Job's reach anyway.
+func RefuseInsideJob() error {
+	if _, err := os.Lstat(jail.MarkerDir); err == nil {
+		return ErrInsideJob
+	}
+	return nil
+}
 
 // droppedEnv tells the program, after it gave up root, that it had it.
 const droppedEnv = "_STAGE_DROPPED"

@@ -1,4 +1,4 @@
-package main
+package session
 
 import (
 	"fmt"
@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// killPoint returns what an apply calls at each durable step, for tests: with _STAGE_LOG_POINTS it
+// Point returns what an apply calls at each durable step, for tests: with _STAGE_LOG_POINTS it
 // names the step on stderr, and at the step that _STAGE_KILL_AT names it ends this process by
 // SIGKILL. It is nil without them.
-func killPoint() func(name string) {
+func Point() func(name string) {
 	at, log := os.Getenv("_STAGE_KILL_AT"), os.Getenv("_STAGE_LOG_POINTS") != ""
 	if at == "" && !log {
 		return nil

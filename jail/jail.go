@@ -204,24 +204,26 @@ func (j *Jail) Exec() error {
 			return err
 		}
 	}
+	err := j.exec()
+	if err != nil && j.terminal != nil {
+		err = errors.Join(err, j.Kill(), j.terminal.finish()) // who prints the error wants the terminal as it was
+	}
+	return err
+}
+
+func (j *Jail) exec() error {
 	if err := j.shim.send(message{Kind: kindExec}); err != nil {
 		return fmt.Errorf("execute command: %w", err)
 	}
 	select {
 	case failure := <-j.execed:
-		if failure != nil {
-			return failure
-		}
-		return nil
+		return failure.orNil()
 	case <-j.ended:
-		select {
-		case failure := <-j.execed: // both were ready
-			if failure != nil {
-				return failure
-			}
-			return nil
-		default:
-		}
+	}
+	select {
+	case failure := <-j.execed: // both were ready
+		return failure.orNil()
+	default:
 		return errors.Join(errors.New("execute command: the jail ended"), j.failed)
 	}
 }

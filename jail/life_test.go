@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -270,6 +271,36 @@ func TestTerminal(t *testing.T) {
 	exit, err := j.Wait()
 	if err != nil || exit.Code != 130 {
 		t.Errorf("after ^C: got %+v, %v", exit, err)
+	}
+	after, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	if err != nil || *after != *before {
+		t.Errorf("the terminal is not as it was: %+v, %v", after, err)
+	}
+}
+
+func TestTerminalIsGivenBackWhenTheCommandCannotStart(t *testing.T) {
+	master, slave, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	before, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := base(t, "/no/such/command")
+	c.Stdin, c.Stdout, c.Stderr, c.TTY = slave, slave, slave, true
+	j, err := jail.Prepare(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	if _, err := j.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var failure *jail.ExecError
+	if err := j.Exec(); !errors.As(err, &failure) || failure.Code != 127 {
+		t.Errorf("got %v", err)
 	}
 	after, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
 	if err != nil || *after != *before {

@@ -29,6 +29,14 @@ func (e *ExecError) Error() string {
 
 func (e *ExecError) Unwrap() error { return e.Errno }
 
+// orNil keeps a nil pointer from becoming an error.
+func (e *ExecError) orNil() error {
+	if e == nil {
+		return nil
+	}
+	return e
+}
+
 const (
 	codeNotExecutable = 126
 	codeNotFound      = 127

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -140,20 +141,35 @@ func (w *world) published(batch string) (apply.State, map[tree.Path]tree.Node) {
 	return s, m
 }
 
+// seeds returns the seeds of the random runs: STAGE_SEED alone, or STAGE_SEEDS new ones.
 func seeds(t *testing.T) []uint64 {
-	if s := os.Getenv("STAGE_SEED"); s != "" {
-		var n uint64
-		if _, err := fmt.Sscan(s, &n); err != nil {
-			t.Fatal(err)
-		}
+	t.Helper()
+	if n, ok := envNumber(t, "STAGE_SEED"); ok {
 		return []uint64{n}
+	}
+	count, ok := envNumber(t, "STAGE_SEEDS")
+	if !ok {
+		count = 30
 	}
 	base := uint64(time.Now().UnixNano())
 	var out []uint64
-	for i := range 60 {
-		out = append(out, base+uint64(i))
+	for i := range count {
+		out = append(out, base+i)
 	}
 	return out
+}
+
+func envNumber(t *testing.T, name string) (n uint64, ok bool) {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return n, true
 }
 
 // TestApplyEqualsRunningDirectly: run + apply everything = the same operations on the directory.

@@ -75,6 +75,14 @@ func TestPrivateDirectories(t *testing.T) {
 	}
 }
 
+func TestHostVarDoesNotBringItsRun(t *testing.T) {
+	c := sh(t, "ls -A /var/run/; touch /var/canary 2>/dev/null && echo writable; true")
+	c.Mounts = append(c.Mounts, jail.Mount{Kind: jail.Bind, Source: "/var", Dest: "/var", ReadOnly: true})
+	if r := run(t, c); r.out != "stage\n" {
+		t.Errorf("got %q", r.out)
+	}
+}
+
 func TestNothingIsInherited(t *testing.T) {
 	leak, err := os.Open("/etc/hostname")
 	if err != nil {

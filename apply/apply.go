@@ -1,4 +1,22 @@
 // Package apply publishes the changes of a Job to its workspace: all of those selected or none.
+//
+//	target                                   ledger, apply/<n>/ledger
+//	────── lock, recover, select, compare, gate: nothing is written ──────
+//	                                         planned      what will be made, and where
+//	.stage.<job>.<n> beside each target
+//	syncfs                                   prepared     steps, with the inodes they bring and expect
+//	place  temp → path    (NOREPLACE)
+//	swap   temp ↔ path    (EXCHANGE)         each step looks at what came out; if it is
+//	away   path → temp    (NOREPLACE)        not what was compared, it is put back and
+//	move   from → path    (NOREPLACE)        the batch is taken back: rolled_back
+//	meta   attributes, in place
+//	syncfs                                   committed
+//	originals → apply/<n>/displaced/
+//	modes and mtimes of directories
+//	syncfs                                   done         the resulting states: the new bases
+//
+// Recovery tells from inode numbers which steps were done. All of them: it goes on from there; else
+// it takes back those that were. An undo is a batch of the reversed steps in the same ledger.
 package apply
 
 import (

@@ -201,7 +201,8 @@ func (e *engine) build(ctx context.Context, d hostfs.Dir, name string, made tree
 
 // builtAs returns the node c is built as: open, if something is still to be moved into it.
 func (e *engine) builtAs(c tree.Change) tree.Node {
-	if slices.ContainsFunc(e.b.Dirs, func(d dir) bool { return d.Rest == c.Path }) {
+	_, found := slices.BinarySearchFunc(e.b.Dirs, c.Path, func(d dir, p tree.Path) int { return d.Path.Compare(p) })
+	if found { // a directory that is built has the same path before and after
 		return whileOpen(c.New)
 	}
 	return c.New

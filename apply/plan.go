@@ -18,6 +18,8 @@ type plan struct {
 	found map[tree.Path]judge.Finding // of every selected change
 	todo  []tree.Change               // clean ones, sorted by path
 	index map[tree.Path]tree.Change   // of todo
+	moves []tree.Change               // in todo
+	group map[int][]tree.Change       // of todo, by link group
 
 	steps [phases][]step
 	dirs  map[tree.Path]*dir
@@ -39,7 +41,7 @@ const (
 func newPlan(o *Options, all []tree.Change) *plan {
 	return &plan{
 		o: o, all: all, court: judge.New(o.Target, all, o.Source.Left), found: map[tree.Path]judge.Finding{},
-		index: map[tree.Path]tree.Change{}, dirs: map[tree.Path]*dir{},
+		index: map[tree.Path]tree.Change{}, group: map[int][]tree.Change{}, dirs: map[tree.Path]*dir{},
 	}
 }
 
@@ -127,6 +129,10 @@ func (p *plan) take(c tree.Change) {
 	if f.Verdict == tree.Clean {
 		p.todo = append(p.todo, c)
 		p.index[c.Path] = c
+		p.group[c.LinkGroup] = append(p.group[c.LinkGroup], c)
+		if c.Moved {
+			p.moves = append(p.moves, c)
+		}
 	}
 }
 
@@ -153,8 +159,8 @@ func (p *plan) before(v tree.Path) tree.Path {
 
 // after returns where path q of the target is when all moves are done.
 func (p *plan) after(q tree.Path) tree.Path {
-	for _, c := range p.todo {
-		if c.Moved && c.RenameFrom.Contains(q) {
+	for _, c := range p.moves {
+		if c.RenameFrom.Contains(q) {
 			return q.Rebase(*c.RenameFrom, c.Path)
 		}
 	}
@@ -267,10 +273,7 @@ func (p *plan) inPlace(c tree.Change, links map[int]tree.Path) bool {
 		return false
 	}
 	names := uint32(0)
-	for _, o := range p.todo {
-		if o.LinkGroup != c.LinkGroup {
-			continue
-		}
+	for _, o := range p.group[c.LinkGroup] {
 		if n := p.found[o.Path].Found; n.Ino != found.Ino || n.Dev != found.Dev || !p.sameContent(o) {
 			return false
 		}
@@ -350,12 +353,7 @@ func (p *plan) goesWithParent(q tree.Path) bool {
 
 // isOrigin reports whether path q of the target is what a move in todo takes.
 func (p *plan) isOrigin(q tree.Path) bool {
-	for _, c := range p.todo {
-		if c.Moved && *c.RenameFrom == q {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.moves, func(c tree.Change) bool { return *c.RenameFrom == q })
 }
 
 // since returns the instant after which nothing below the directory that c takes away may have

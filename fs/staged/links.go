@@ -37,6 +37,11 @@ func (r *Reader) groupLinks(ctx context.Context) error {
 			group++
 		}
 	}
+	for i := range r.changes {
+		if c := &r.changes[i]; c.New.Kind != tree.Absent {
+			c.LinkGroup = r.groups[c.Path]
+		}
+	}
 	return nil
 }
 
@@ -119,10 +124,8 @@ func (r *Reader) group(ms []member, n int) bool {
 	if anchor >= 0 {
 		r.anchors[n] = ms[anchor].change.Path
 	}
-	for i := range r.changes {
-		if c := &r.changes[i]; paths[c.Path] && c.New.Kind != tree.Absent {
-			c.LinkGroup = n
-		}
+	for p := range paths {
+		r.groups[p] = n
 	}
 	return true
 }
@@ -150,9 +153,37 @@ type original struct {
 // still show: they have the copy's content now. For a workspace file that shows elsewhere, its other
 // names are what it is to stay linked to.
 func (r *Reader) addAliases(ctx context.Context) error {
-	wanted := map[inode]original{}
+	wanted, names := r.wantedNames()
+	if len(wanted) == 0 {
+		return nil
+	}
+	inos := map[uint64]bool{}
+	for k := range wanted {
+		inos[k.ino] = true
+	}
+	err := judge.Names(ctx, r.cfg.Lower, func(ino uint64) bool { return inos[ino] }, func(q tree.Path, n tree.Node) (bool, error) {
+		o, ok := wanted[inode{n.Dev, n.Ino}]
+		if !ok || n.Size != o.node.Size || n.Mtime != o.node.Mtime {
+			return true, nil // the number is another file's now
+		}
+		names--
+		p, shows, err := r.viewOf(q)
+		if err == nil && shows {
+			err = r.addAlias(ctx, p, q, o.copied)
+		}
+		return names > 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("search for other names of changed files: %w", err)
+	}
+	return nil
+}
+
+// wantedNames returns the workspace inodes whose names are to be searched for, and how many there
+// are at most.
+func (r *Reader) wantedNames() (wanted map[inode]original, names int) {
+	wanted = map[inode]original{}
 	anew := r.madeAnew()
-	names := 0
 	for _, k := range r.linkKeys() {
 		for _, m := range r.links[k] {
 			switch {
@@ -171,33 +202,7 @@ func (r *Reader) addAliases(ctx context.Context) error {
 			}
 		}
 	}
-	if len(wanted) == 0 {
-		return nil
-	}
-	find := func(ino uint64) bool {
-		for k := range wanted {
-			if k.ino == ino {
-				return true
-			}
-		}
-		return false
-	}
-	err := judge.Names(ctx, r.cfg.Lower, find, func(q tree.Path, n tree.Node) (bool, error) {
-		o, ok := wanted[inode{n.Dev, n.Ino}]
-		if !ok || n.Size != o.node.Size || n.Mtime != o.node.Mtime {
-			return true, nil // the number is another file's now
-		}
-		names--
-		p, shows, err := r.viewOf(q)
-		if err == nil && shows {
-			err = r.addAlias(ctx, p, q, o.copied)
-		}
-		return names > 0, err
-	})
-	if err != nil {
-		return fmt.Errorf("search for other names of changed files: %w", err)
-	}
-	return nil
+	return wanted, names
 }
 
 // addAlias makes view path p, where workspace path q shows, one more name of the upper file copied.

@@ -51,6 +51,7 @@ type Reader struct {
 	times    map[tree.Path]dirTimes  // directories changed in place
 	aliases  map[tree.Path]tree.Path // view path of a lower name, view path whose content it shows
 	anchors  map[int]tree.Path       // link group, unchanged member
+	groups   map[tree.Path]int       // link group of a change
 	links    map[inode][]member      // upper files with several names
 	removed  map[tree.Path]bool      // paths whose deletion is among changes
 	judgment *judge.Judge
@@ -91,7 +92,7 @@ func (r *Reader) walk(ctx context.Context) error {
 	}
 	r.changes = nil
 	r.times, r.aliases, r.anchors = map[tree.Path]dirTimes{}, map[tree.Path]tree.Path{}, map[int]tree.Path{}
-	r.links, r.removed = map[inode][]member{}, map[tree.Path]bool{}
+	r.links, r.groups, r.removed = map[inode][]member{}, map[tree.Path]int{}, map[tree.Path]bool{}
 	for _, step := range []func(context.Context) error{r.findMoves, r.walkRoot, r.groupLinks, r.findRenames} {
 		if err := step(ctx); err != nil {
 			return err

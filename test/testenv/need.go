@@ -4,6 +4,7 @@
 // These environment variables steer it:
 //
 //	STAGE_REQUIRE=all   a missing need fails the test instead of skipping it (CI)
+//	STAGE_REQUIRE=user  the same, but for Root: tests that run themselves again as an ordinary user
 //	STAGE_BINARY=FILE   the stage binary to test, else it is built
 //	STAGE_CODEX=FILE    the Codex binary, or a node_modules folder that holds it
 //	STAGE_TEST_USER=U   the ordinary user that root runs tests as, else tester, else uid 65533
@@ -47,7 +48,7 @@ func Tool(name string) Requirement {
 	}}
 }
 
-// Need skips the test when one of needs is missing, or fails it when STAGE_REQUIRE is "all".
+// Need skips the test when one of needs is missing, or fails it when STAGE_REQUIRE says so.
 func Need(t testing.TB, needs ...Requirement) {
 	t.Helper()
 	for _, n := range needs {
@@ -55,22 +56,24 @@ func Need(t testing.TB, needs ...Requirement) {
 		if why == "" {
 			continue
 		}
-		if required(t) {
+		if required(t, n) {
 			t.Fatalf("needs %s: %s", n.name, why)
 		}
 		t.Skipf("needs %s: %s", n.name, why)
 	}
 }
 
-func required(t testing.TB) bool {
+func required(t testing.TB, n Requirement) bool {
 	t.Helper()
 	switch v := os.Getenv("STAGE_REQUIRE"); v {
 	case "":
 		return false
 	case "all":
 		return true
+	case "user":
+		return n.name != Root.name
 	default:
-		t.Fatalf("STAGE_REQUIRE=%q: want \"all\" or nothing", v)
+		t.Fatalf("STAGE_REQUIRE=%q: want \"all\", \"user\" or nothing", v)
 		return true
 	}
 }

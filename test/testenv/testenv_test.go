@@ -230,15 +230,23 @@ func (r *recorder) Skipf(string, ...any)  { r.said = "skip"; panic(r) }
 func (r *recorder) Fatalf(string, ...any) { r.said = "fail"; panic(r) }
 
 func TestMissingNeedSkipsOrFails(t *testing.T) {
-	for _, c := range []struct{ require, want string }{{"", "skip"}, {"all", "fail"}, {"some", "fail"}} {
+	noRoot := Requirement{Root.name, func() string { return "not here" }}
+	for _, c := range []struct {
+		require string
+		need    Requirement
+		want    string
+	}{
+		{"", Tool("no-such-tool"), "skip"}, {"all", Tool("no-such-tool"), "fail"}, {"user", Tool("no-such-tool"), "fail"},
+		{"some", Tool("no-such-tool"), "fail"}, {"", noRoot, "skip"}, {"all", noRoot, "fail"}, {"user", noRoot, "skip"},
+	} {
 		t.Setenv("STAGE_REQUIRE", c.require)
 		r := &recorder{}
 		func() {
 			defer func() { _ = recover() }()
-			Need(r, Tool("no-such-tool-anywhere"))
+			Need(r, c.need)
 		}()
 		if r.said != c.want {
-			t.Errorf("STAGE_REQUIRE=%q: got %q, want %q", c.require, r.said, c.want)
+			t.Errorf("STAGE_REQUIRE=%q, %s missing: got %q, want %q", c.require, c.need.name, r.said, c.want)
 		}
 	}
 }

@@ -93,6 +93,15 @@ func (u User) Command(name string, arg ...string) *exec.Cmd {
 	return c
 }
 
+// RequireAsUser is the value of STAGE_REQUIRE for a test process that is started again as an
+// ordinary user: what this one requires, but for root.
+func RequireAsUser() string {
+	if v := os.Getenv("STAGE_REQUIRE"); v != "all" {
+		return v
+	}
+	return "user"
+}
+
 // Env is the environment of Command.
 func (u User) Env() []string {
 	return []string{"HOME=" + u.Home, "USER=" + u.Name, "LOGNAME=" + u.Name, "PATH=" + os.Getenv("PATH"), "LANG=C.UTF-8"}

@@ -25,6 +25,10 @@ type PublishOptions struct {
 // Publish applies the staged changes of a Job's workspace and keeps run.json's publication true.
 // The report is there also beside an error that says why nothing was written.
 func Publish(ctx context.Context, s *store.Store, job *store.Job, o PublishOptions) (*bundle.ApplyReport, error) {
+	// First: what an interrupted batch left decides what the changes are compared with.
+	if err := RecoverTarget(ctx, s, job.Run().Workspace); err != nil {
+		return nil, err
+	}
 	if err := mayPublish(job); err != nil {
 		return nil, err
 	}
@@ -178,6 +182,9 @@ var ErrNothingApplied = errors.New("nothing of the job is applied")
 
 // Undo reverts the Job's last published batch.
 func Undo(ctx context.Context, s *store.Store, job *store.Job, keepGoing bool, point func(string)) (*bundle.ApplyReport, error) {
+	if err := RecoverTarget(ctx, s, job.Run().Workspace); err != nil {
+		return nil, err
+	}
 	if err := mayPublish(job); err != nil {
 		return nil, err
 	}
@@ -200,10 +207,40 @@ func Undo(ctx context.Context, s *store.Store, job *store.Job, keepGoing bool, p
 		return nil, err
 	}
 	defer closeAll(pending) // handles only
-	res, err := apply.Undo(ctx, apply.UndoOptions{
-		Job: string(job.ID()), Target: target, Batch: dir, Pending: pending, KeepGoing: keepGoing, Point: point,
-	})
+	later, err := batchesAfter(job, n)
+	if err != nil {
+		return nil, err
+	}
+	defer closeAll(later) // handles only
+	o := apply.UndoOptions{Job: string(job.ID()), Target: target, Batch: dir, Pending: pending, KeepGoing: keepGoing, Point: point}
+	for _, d := range later {
+		o.Later = append(o.Later, d)
+	}
+	if err := job.Begin(true); err != nil {
+		return nil, err
+	}
+	res, err := apply.Undo(ctx, o)
 	return report(job, &n, res), errors.Join(err, recordPublication(ctx, job, err))
+}
+
+// batchesAfter opens the batches of a Job that came after number n.
+func batchesAfter(job *store.Job, n int) ([]hostfs.Dir, error) {
+	all, err := job.Batches()
+	if err != nil {
+		return nil, err
+	}
+	var dirs []hostfs.Dir
+	for _, m := range all {
+		if m <= n {
+			continue
+		}
+		d, err := job.OpenBatch(m)
+		if err != nil {
+			return nil, errors.Join(err, closeAll(dirs))
+		}
+		dirs = append(dirs, d)
+	}
+	return dirs, nil
 }
 
 func lastPublished(job *store.Job) (int, hostfs.Dir, error) {

@@ -52,7 +52,7 @@ func TestAsOrdinaryUser(t *testing.T) {
 	cmd := u.Command(binary, args...)
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	cmd.Dir = "/"
-	cmd.Env = append(cmd.Env, "STAGE_REQUIRE="+os.Getenv("STAGE_REQUIRE"))
+	cmd.Env = append(cmd.Env, "STAGE_REQUIRE="+testenv.RequireAsUser())
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("as %s: %v\n%s", u.Name, err, out)

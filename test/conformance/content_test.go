@@ -234,7 +234,7 @@ func mmapShared(w *world) {
 }
 
 func sparse(dir string) {
-	f, err := os.Create(filepath.Join(dir, "f"))
+	f, err := os.OpenFile(filepath.Join(dir, "f"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	must(err)
 	_, err = f.WriteAt([]byte("start"), 0)
 	must(err)

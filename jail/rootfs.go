@@ -307,7 +307,7 @@ func isDirectory(fd int) bool {
 }
 
 func (r *rootfs) bind(p placement) error {
-	if !p.ReadOnly && r.cfg.Skip == "mount.shares" {
+	if p.Kind == Bind && !p.ReadOnly && r.cfg.Skip == "mount.shares" {
 		return nil
 	}
 	if done, err := r.copyLink(p); done || err != nil {

@@ -34,6 +34,9 @@ type Document interface {
 // checker is what every document knows to say about itself.
 type checker interface{ Check() error }
 
+// verifier is a document that carries a digest of itself.
+type verifier interface{ verify() error }
+
 // Encode returns the JSON form of d, indented, with a newline at its end. A document that breaks
 // its own rules (Check) is refused: it is never written.
 func Encode[D Document](d *D) ([]byte, error) {
@@ -76,6 +79,11 @@ func decode(data []byte, d any) error {
 	}
 	if err := d.(checker).Check(); err != nil {
 		return fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	if v, ok := d.(verifier); ok {
+		if err := v.verify(); err != nil {
+			return fmt.Errorf("%w: %w", ErrMalformed, err)
+		}
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 	"stage/fs/fusefs"
 	"stage/fs/hostfs"
 	"stage/fs/overlay"
+	"stage/fs/tree"
 	"stage/jail"
 	"stage/policy"
 )
@@ -62,6 +63,8 @@ type run struct {
 	roots   []*servedRoot
 	network *network
 	keeper  *keeper
+
+	planDigest tree.Digest // "" until plan.json is there
 
 	evidence evidence
 	outcome  bundle.Outcome
@@ -106,18 +109,15 @@ const (
 // execute sets up, runs the command and tears down again. Nothing that was set up outlives it.
 func (s *run) execute(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.teardown()) }()
-	if err := s.writePlan(); err != nil {
-		return err
-	}
 	if err := s.a.CheckSupported(); err != nil {
-		return err
+		return errors.Join(err, s.writePlan())
 	}
 	cfg, err := s.jailConfig()
 	if err != nil {
 		return err
 	}
-	if s.jail, err = jail.Prepare(ctx, cfg); err != nil {
-		return fmt.Errorf("prepare jail: %w", err)
+	if err := s.prepare(ctx, cfg); err != nil {
+		return err
 	}
 	if err := s.serveRoots(); err != nil {
 		return err
@@ -135,6 +135,19 @@ func (s *run) execute(ctx context.Context) (err error) {
 		return err
 	}
 	return s.supervise(ctx)
+}
+
+// prepare writes the plan while the jail is being prepared: neither needs the other.
+func (s *run) prepare(ctx context.Context, cfg jail.Config) error {
+	written := make(chan error, 1)
+	go func() { written <- s.writePlan() }()
+	j, err := jail.Prepare(ctx, cfg)
+	if err != nil {
+		err = fmt.Errorf("prepare jail: %w", err)
+	} else {
+		s.jail = j
+	}
+	return errors.Join(err, <-written)
 }
 
 // teardown takes down what execute set up, in an order that leaves no request unanswered: first
@@ -164,7 +177,11 @@ func (s *run) writePlan() error {
 	if err != nil {
 		return err
 	}
-	return s.job.WritePlan(p)
+	if err := s.job.WritePlan(p); err != nil {
+		return err
+	}
+	s.planDigest = p.Digest
+	return nil
 }
 
 // servedRoot is one staged root while it is served. Fields are nil as far as set-up did not get.

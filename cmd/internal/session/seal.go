@@ -31,16 +31,11 @@ func (s *run) seal(ctx context.Context) (*bundle.Bundle, error) {
 	for _, r := range s.a.Plan.Shares {
 		errs = append(errs, s.addShares([]string{r.Path}))
 	}
-	plan, err := s.job.Plan()
-	errs = append(errs, err)
 	b := newBundle(s.job, s.Build, bundle.SealedByRun)
-	if plan != nil {
-		b.PlanDigest = plan.Digest
-	}
-	b.Outcome = s.outcome
+	b.PlanDigest, b.Outcome = s.planDigest, s.outcome
 	if s.evidence.exit != nil || s.outcome.Kind != bundle.NotStarted {
-		b.Changes, err = CountChanges(ctx, s.job)
-		errs = append(errs, err)
+		changes, err := CountChanges(ctx, s.job)
+		b.Changes, errs = changes, append(errs, err)
 	} else {
 		b.Changes = bundle.Changes{Complete: true}
 	}

@@ -57,7 +57,7 @@ func TestFindWorkspace(t *testing.T) {
 }
 
 // admission is what the generic preset admits with some flags, no policy file but the executor base.
-func admission(t *testing.T, f policy.Flags) *Admission {
+func admission(t testing.TB, f policy.Flags) *Admission {
 	t.Helper()
 	presets, err := policy.LoadPresets()
 	if err != nil {

@@ -1,0 +1,22 @@
+package session
+
+import (
+	"testing"
+
+	"stage/bundle"
+	"stage/policy"
+)
+
+// BenchmarkRecordPlan is what writing plan.json costs every run.
+func BenchmarkRecordPlan(b *testing.B) {
+	a := admission(b, policy.Flags{})
+	for b.Loop() {
+		p, err := a.Record("01hzzzzzzzzzzzzzzzzzzzzzzz")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := bundle.Encode(p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -196,6 +196,11 @@ func (f *FS) settle(n *node, c *copied) error {
 	if err := unix.Fstat(c.fd, &st); err != nil {
 		return err
 	}
+	if n.parent == nil && n.group != nil {
+		if err := f.findName(n); err != nil {
+			return err
+		}
+	}
 	if n.parent == nil {
 		f.fds.drop(&n.slot)
 		closeFD(n.pin.fd)

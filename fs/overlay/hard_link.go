@@ -159,6 +159,28 @@ func (f *FS) saveLink(g *linkGroup, path tree.Path) (bool, error) {
 	return true, f.linkCopy(g, p, path.Base())
 }
 
+// findName gives a node in use, whose known names are gone, another name of its lower inode, if the
+// view shows one: what is written through an open descriptor must show there.
+func (f *FS) findName(n *node) error {
+	if n.group.nlink == 0 {
+		return nil
+	}
+	paths, err := f.lowerNamesOf(n.group.keys[0])
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		if !f.showsLower(n.group, path) {
+			continue
+		}
+		p, held := f.showing(path)
+		f.setName(n, p, path.Base())
+		f.letAllGo(held)
+		return nil
+	}
+	return nil
+}
+
 // countLinks finds out how many names the view has of each lower inode with several, of which the
 // Job touched one.
 func (f *FS) countLinks() error {

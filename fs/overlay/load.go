@@ -229,7 +229,7 @@ func (f *FS) keepIno(p *node, name string, st *unix.Stat_t) {
 		return
 	}
 	b, ok := f.bases.Bases[path]
-	if ok && b.Node.Dev == f.lowerDev && b.Node.Kind == kindOf(st.Mode) && !b.Subtree {
+	if ok && b.Node.Dev == f.lowerDev && b.Node.Kind == kindOf(st.Mode) && !b.Subtree && (b.Node.Nlink < 2 || b.Node.Kind == tree.Dir) {
 		f.tab.origin[st.Ino] = b.Node.Ino
 	}
 }

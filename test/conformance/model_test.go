@@ -75,7 +75,7 @@ func insideModel(t *testing.T, dir string) {
 		m := &model{t: t, rand: rnd, plain: filepath.Join(dir, "plain", tree), mount: filepath.Join(dir, "mnt", tree)}
 		m.run()
 		if t.Failed() {
-			t.Fatalf("tree %s, seed %d:\n%s", tree, seed, strings.Join(m.history[max(0, len(m.history)-80):], "\n"))
+			t.Fatalf("tree %s, seed %d:\n%s", tree, seed, strings.Join(m.history[max(0, len(m.history)-110):], "\n"))
 		}
 	}
 }
@@ -97,6 +97,9 @@ func (m *model) run() {
 		}
 		if m.steps%100 == 0 {
 			m.compareTrees()
+		}
+		if m.t.Failed() {
+			return
 		}
 	}
 }

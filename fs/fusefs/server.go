@@ -67,11 +67,11 @@ type Server struct {
 	idle    atomic.Int32 // loops that wait for a request
 	loops   atomic.Int32
 	wg      sync.WaitGroup
-	notify  atomic.Uint64
 
 	mu       sync.Mutex
-	protocol string // guarded by mu, like err
-	err      error
+	protocol string           // guarded by mu, like all below
+	threads  map[int]struct{} // of the loops
+	err      error            // the first of the connection
 }
 
 // MountOptions returns the option string for mount(2), without "fd=". The ids are those of the
@@ -87,7 +87,7 @@ func Serve(dev *os.File, fs *overlay.FS, o Options) (*Server, error) {
 	if dev == nil || fs == nil {
 		return nil, errors.New("serve overlay: no device or no overlay")
 	}
-	s := &Server{name: o.Name, dev: dev, fs: fs, readers: max(runtime.GOMAXPROCS(0), 2)}
+	s := &Server{name: o.Name, dev: dev, fs: fs, readers: max(runtime.GOMAXPROCS(0), 2), threads: map[int]struct{}{}}
 	s.fd = int(dev.Fd()) // Fd makes it blocking, which the loops rely on
 	s.proto = fuse.NewProtocolServer(&mount{RawFileSystem: fuse.NewDefaultRawFileSystem(), fs: fs}, mountSettings())
 	s.start(s.first)
@@ -114,8 +114,24 @@ func (s *Server) start(loop func()) {
 	s.loops.Add(1)
 	s.wg.Go(func() {
 		defer s.loops.Add(-1)
+		defer s.enter()()
 		loop()
 	})
+}
+
+// enter binds a loop to its thread, and returns what frees it again.
+func (s *Server) enter() (leave func()) {
+	runtime.LockOSThread()
+	tid := unix.Gettid()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.threads[tid] = struct{}{}
+	return func() {
+		s.mu.Lock()
+		delete(s.threads, tid)
+		s.mu.Unlock()
+		runtime.UnlockOSThread()
+	}
 }
 
 // first answers INIT alone, then starts the other loops: what INIT negotiates is read by all.
@@ -144,8 +160,6 @@ func (s *Server) serveExtra() { s.serveWith(newBuffers(), true) }
 // request that may take long it makes sure that another loop waits for the next one; such an extra
 // loop ends when there are enough without it.
 func (s *Server) serveWith(b *buffers, extra bool) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	for !s.closing.Load() {
 		n, ok := s.read(b)
 		if !ok {
@@ -290,7 +304,9 @@ func (s *Server) Close() error {
 	if s.closing.Swap(true) {
 		return os.ErrClosed
 	}
-	s.wake()
+	if err := s.wake(); err != nil {
+		return err
+	}
 	s.wg.Wait()
 	err := s.dev.Close()
 	s.mu.Lock()
@@ -298,19 +314,20 @@ func (s *Server) Close() error {
 	return errors.Join(s.err, err)
 }
 
-// wake makes loops that wait for a request return. Closing the device does not: a read(2) under way
-// keeps it open. But the kernel can be asked for a page of the root's cache (FUSE_NOTIFY_RETRIEVE),
-// and its answer is a request, which wakes one loop. Where that fails the connection is gone, and
-// read(2) fails too.
-func (s *Server) wake() {
-	msg := make([]byte, outHeader+32) // fuse_out_header, fuse_notify_retrieve_out
-	binary.NativeEndian.PutUint32(msg, uint32(len(msg)))
-	binary.NativeEndian.PutUint32(msg[4:], uint32(fuse.NOTIFY_RETRIEVE_CACHE*-1))
-	binary.NativeEndian.PutUint64(msg[outHeader+8:], overlay.RootID)
-	for range s.readers + maxExtra {
-		binary.NativeEndian.PutUint64(msg[outHeader:], s.notify.Add(1))
-		if _, err := unix.Write(s.fd, msg); err != nil {
-			return
+// wake makes loops that wait for a request return. Closing the device would not: a read(2) under way
+// keeps it open. But a read that a signal interrupts is started again (SA_RESTART, which the Go
+// runtime sets for every signal), and finds the device non-blocking by then. SIGURG is the signal
+// the runtime preempts goroutines with, so that one more does no harm.
+func (s *Server) wake() error {
+	if err := unix.SetNonblock(s.fd, true); err != nil {
+		return fmt.Errorf("make device non-blocking: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for tid := range s.threads {
+		if err := unix.Tgkill(unix.Getpid(), tid, unix.SIGURG); err != nil {
+			return fmt.Errorf("interrupt loop: %w", err)
 		}
 	}
+	return nil
 }

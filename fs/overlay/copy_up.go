@@ -322,9 +322,11 @@ func (f *FS) copyUpDir(n *node) error {
 	return f.makeUpperDir(n, &st, node.Xattrs)
 }
 
+// makeUpperDir makes the directory with the mode it is to have: a crash before the rest is done then
+// leaves, for most directories, nothing wrong but a time.
 func (f *FS) makeUpperDir(n *node, lower *unix.Stat_t, xattrs tree.Xattrs) error {
 	err := f.keepMtime(n.parent, func(up int) error {
-		if err := unix.Mkdirat(up, n.name, 0o700); err != nil {
+		if err := unix.Mkdirat(up, n.name, f.serverMode(lower.Mode)&0o7777); err != nil {
 			return err
 		}
 		fd, err := f.fds.openat(up, n.name, unix.O_RDONLY|unix.O_DIRECTORY, 0)

@@ -796,12 +796,12 @@ func procDir(t *testing.T) int {
 
 func TestCopyUpKeepsHolesAndHashesThem(t *testing.T) {
 	dir := t.TempDir()
-	src, err := os.Create(filepath.Join(dir, "src"))
+	src, err := os.OpenFile(filepath.Join(dir, "src"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer src.Close()
-	dst, err := os.Create(filepath.Join(dir, "dst"))
+	dst, err := os.OpenFile(filepath.Join(dir, "dst"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,6 +70,10 @@ func (c *command) apply(cmd *cobra.Command, args []string, o session.PublishOpti
 	defer func() { err = errors.Join(err, t.close()) }()
 	o.Paths, o.Point = t.paths, session.Point()
 	rep, err := session.Publish(cmd.Context(), t.store, t.job, o)
+	if o.CheckOnly && rep != nil && exitCode("apply", err) == exitConflict {
+		c.code = exitConflict // the verdicts say it all
+		return c.report(rep, true, asJSON, nil)
+	}
 	return errors.Join(err, c.report(rep, o.CheckOnly, asJSON, err))
 }
 
@@ -82,8 +86,20 @@ func (c *command) report(rep *bundle.ApplyReport, check, asJSON bool, err error)
 	case asJSON:
 		return render.ApplyJSON(c.out, rep)
 	case err == nil || check:
-		return render.Apply(c.out, rep, check)
+		return errors.Join(render.Apply(c.out, rep, check), c.leftOut(rep, check))
 	default:
 		return nil
 	}
+}
+
+// leftOut names what an apply with --keep-going did not take, and why.
+func (c *command) leftOut(rep *bundle.ApplyReport, check bool) error {
+	if check {
+		return nil // the verdicts name them
+	}
+	var errs []error
+	for _, line := range render.Conflicts(rep) {
+		errs = append(errs, render.Hint(c.err, "left out: "+line))
+	}
+	return errors.Join(errs...)
 }

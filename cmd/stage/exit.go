@@ -83,7 +83,7 @@ func exitCode(verb string, err error) int {
 		return exitConflict
 	case errors.As(err, &gated):
 		return exitGated
-	case errors.As(err, &usage), errors.As(err, &invalid), errors.As(err, &noMatch), isUnknownCommand(err):
+	case errors.As(err, &usage), errors.As(err, &invalid), errors.As(err, &noMatch), isCobraUsage(err):
 		return exitUsage
 	case errors.As(err, &control), errors.As(err, &refused), errors.As(err, &badRule), errors.Is(err, session.ErrInsideJob):
 		return exitControl
@@ -106,11 +106,15 @@ func runExitCode(err error) int {
 	return session.ExitStageFailed
 }
 
-// isUnknownCommand recognizes cobra's error for a verb that is none, which has no type.
-func isUnknownCommand(err error) bool { return strings.HasPrefix(err.Error(), "unknown command ") }
+// isCobraUsage recognizes cobra's errors about a command line, which have no type.
+func isCobraUsage(err error) bool {
+	text := err.Error()
+	return strings.HasPrefix(text, "unknown command ") || strings.HasPrefix(text, "if any flags in the group ") ||
+		strings.HasPrefix(text, "accepts ")
+}
 
 // explain turns an error into what the user reads: the text, one line per detail, and the next step.
-func explain(err error) (text string, details []string, hint string) {
+func explain(verb string, err error) (text string, details []string, hint string) {
 	text = err.Error()
 	var (
 		conflict *apply.ConflictError
@@ -124,7 +128,10 @@ func explain(err error) (text string, details []string, hint string) {
 		for _, p := range conflict.Paths {
 			details = append(details, render.QuoteName(p.Path.String())+": "+p.Why)
 		}
-		hint = "nothing was written; `stage apply --keep-going` takes the changes that do not conflict"
+		hint = "nothing was written; `stage " + verb + " --keep-going` takes the changes that do not conflict"
+		if verb == "undo" {
+			hint = "nothing was written; `stage undo --keep-going` takes back what is still as apply left it"
+		}
 	case errors.As(err, &gated):
 		details = render.Gates(gates(gated))
 		hint = "look at them, then `stage apply --allow " + classList(gated) + "`"
@@ -136,6 +143,8 @@ func explain(err error) (text string, details []string, hint string) {
 		}
 	case errors.As(err, &control):
 		hint = control.Fix
+	case strings.HasPrefix(text, "unknown command "):
+		hint = "`stage help` lists the verbs"
 	case errors.Is(err, store.ErrBusy), errors.Is(err, apply.ErrBusy):
 		hint = "try again when the other stage is done"
 	}

@@ -39,12 +39,15 @@ your files, your network or your secrets unless you decided it.
     stage run -- codex exec "fix the flaky test"
     stage review last
     stage apply          # or: stage drop`,
-		SilenceUsage:      true,
-		SilenceErrors:     true,
-		PersistentPreRunE: c.before,
+		SilenceUsage:       true,
+		SilenceErrors:      true,
+		Version:            build().Version,
+		DisableSuggestions: true,
+		PersistentPreRunE:  c.before,
 	}
 	root.SetOut(c.out.W)
 	root.SetErr(c.err.W)
+	root.SetVersionTemplate("stage {{.Version}}\n")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.AddCommand(c.runVerb(), c.reviewVerb(), c.diffVerb(), c.applyVerb(), c.undoVerb(), c.dropVerb(),
@@ -61,11 +64,14 @@ func (c *command) before(cmd *cobra.Command, _ []string) error {
 	if err := session.RefuseInsideJob(); err != nil {
 		return err
 	}
-	as := ""
-	if f := cmd.Flags().Lookup("as-user"); f != nil {
-		as = f.Value.String()
+	as := cmd.Flags().Lookup("as-user")
+	switch {
+	case as == nil:
+		return session.ActAs("")
+	case as.Changed && as.Value.String() == "":
+		return usagef("--as-user: the name is empty")
 	}
-	return session.ActAs(as)
+	return session.ActAs(as.Value.String())
 }
 
 // complain says what went wrong, then one line per detail, then the next useful command.
@@ -74,7 +80,7 @@ func (c *command) complain(verb *cobra.Command, err error) {
 	if verb.Parent() == nil {
 		name = ""
 	}
-	text, details, hint := explain(err)
+	text, details, hint := explain(name, err)
 	if name == "" {
 		fmt.Fprintf(c.err.W, "stage: %s\n", render.Printable(text))
 	} else if werr := render.Problem(c.err, name, text, details...); werr != nil {

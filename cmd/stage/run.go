@@ -47,7 +47,7 @@ left, and which controls were really in force.`,
 	fl.StringVar(&f.outcomeFile, "outcome-file", "", "write the outcome as JSON to `FILE`")
 	fl.StringVar(&f.asUser, "as-user", "", "as root: become `USER` first")
 	fl.BoolVar(&f.rm, "rm", false, "remove the Job afterwards if it left no changes")
-	fl.BoolVar(&f.tty, "tty", false, "give the command a terminal of its own even if stdin and stdout are none")
+	fl.BoolVar(&f.tty, "tty", false, "give the command a terminal of its own; an error unless stdin and stdout are terminals")
 	fl.BoolVar(&f.noTTY, "no-tty", false, "never give the command a terminal of its own")
 	cmd.MarkFlagsMutuallyExclusive("tty", "no-tty")
 	return cmd
@@ -86,6 +86,13 @@ func (c *command) run(cmd *cobra.Command, f *runFlags) error {
 	if f.options.KeepAgentSandbox {
 		f.options.Flags.Allow = append(f.options.Flags.Allow, "userns")
 	}
+	terminal := term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd()))
+	if f.tty && !terminal {
+		return usagef("--tty: stdin and stdout are not both terminals")
+	}
+	if err := session.PrepareOutcome(f.outcomeFile); err != nil {
+		return err
+	}
 	a, err := session.Admit(f.options)
 	if err != nil {
 		return err
@@ -95,7 +102,7 @@ func (c *command) run(cmd *cobra.Command, f *runFlags) error {
 			return err
 		}
 	}
-	s, err := openStore()
+	s, err := openStoreOutside(a.Workspace)
 	if err != nil {
 		return err
 	}
@@ -124,11 +131,11 @@ func (c *command) settle(cmd *cobra.Command, s *store.Store, job *store.Job) err
 
 func (c *command) runner(s *store.Store, f *runFlags) *session.Runner {
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
-	tty := term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd()))
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGCONT, syscall.SIGUSR1, syscall.SIGUSR2)
+	terminal := term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd()))
 	return &session.Runner{
 		Store: s, Build: build(), Signals: signals, Skip: os.Getenv("_STAGE_SKIP"),
-		Streams: session.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, TTY: (tty || f.tty) && !f.noTTY},
+		Streams: session.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, TTY: terminal && !f.noTTY},
 	}
 }
 
@@ -140,16 +147,20 @@ func (c *command) afterRun(f *runFlags, job *store.Job, res *session.Result) err
 	}
 	var errs []error
 	if f.outcomeFile != "" {
-		errs = append(errs, session.WriteOutcome(f.outcomeFile, res.Bundle.Outcome))
+		errs = append(errs, session.WriteOutcome(f.outcomeFile, res.Bundle))
 	}
 	errs = append(errs, render.EndOfRun(c.err, res.Bundle))
 	for _, r := range res.Refusals {
 		errs = append(errs, c.refusal(r))
 	}
+	for _, s := range res.Bundle.Shares {
+		errs = append(errs, render.Hint(c.err, fmt.Sprintf("%s was written directly: it is not staged and cannot be undone", s)))
+	}
 	changed := render.ChangesText(res.Bundle.Changes) != render.ChangesText(emptyChanges)
 	switch {
 	case changed:
-		errs = append(errs, render.Hint(c.err, "`stage review "+jobRef(f, job)+"`, then `stage apply` or `stage drop`"))
+		ref := jobRef(f, job)
+		errs = append(errs, render.Hint(c.err, "`stage review"+ref+"`, then `stage apply"+ref+"` or `stage drop"+ref+"`"))
 	case f.rm:
 		errs = append(errs, job.Remove())
 	}
@@ -164,10 +175,11 @@ func (c *command) refusal(r session.Refusal) error {
 	return render.Hint(c.err, fmt.Sprintf("--allow-host %s:%d would allow it", r.Host, r.Port))
 }
 
-// jobRef is how the user names the Job next: by path where it lies outside the store.
+// jobRef is how the user names the Job next, with a blank before it: by path where it lies outside
+// the store, else not at all, since it is the newest.
 func jobRef(f *runFlags, job *store.Job) string {
 	if f.stage != "" {
-		return filepath.Clean(f.stage)
+		return " " + render.Command([]string{filepath.Clean(f.stage)})
 	}
-	return string(job.ID())
+	return ""
 }

@@ -25,6 +25,19 @@ func openStore() (*store.Store, error) {
 	return store.Open(path)
 }
 
+// openStoreOutside is openStore for a run: it refuses a store that the workspace would hold before
+// anything is made of it.
+func openStoreOutside(workspace string) (*store.Store, error) {
+	path, err := store.DefaultPath(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	if err := store.CheckOutside(path, workspace); err != nil {
+		return nil, err
+	}
+	return store.Open(path)
+}
+
 // target is the Job a verb is about, and the paths below its workspace it was given.
 type target struct {
 	store     *store.Store
@@ -42,32 +55,38 @@ func (c *command) find(cmd *cobra.Command, args []string) (*target, error) {
 		if len(args) > 0 {
 			ref = args[0]
 		}
-		var err error
-		t.job, err = t.store.Find(ref, t.workspace)
-		return err
+		return t.find(ref)
 	})
 }
 
-// findPaths is find for the verbs that take paths after the Job. A first argument that names no Job
-// but looks like a path is the first path, of the newest Job.
+// find opens the Job that ref names. An empty one, as of an unset variable in a script, is none:
+// it must not mean the newest.
+func (t *target) find(ref string) (err error) {
+	if ref == "" {
+		return usagef("the JOB is empty: name one, or say last")
+	}
+	t.job, err = t.store.Find(ref, t.workspace)
+	return err
+}
+
+// findPaths is find for the verbs that take paths after the Job. A first argument that is no Job's
+// directory but looks like a path is the first path, of the newest Job.
 func (c *command) findPaths(cmd *cobra.Command, args []string) (*target, error) {
 	return c.open(cmd, func(t *target) error {
 		ref, rest := store.Last, args
 		if len(args) > 0 {
 			ref, rest = args[0], args[1:]
 		}
-		job, err := t.store.Find(ref, t.workspace)
-		if errors.Is(err, store.ErrNoJob) && ref != store.Last && looksLikePath(ref) {
-			rest = args
-			job, err = t.store.Find(store.Last, t.workspace)
+		if ref != "" && ref != store.Last && !store.IsJobDir(ref) && looksLikePath(ref) {
+			ref, rest = store.Last, args
 		}
-		if err != nil {
+		if err := t.find(ref); err != nil {
 			return err
 		}
-		t.job = job
-		t.paths, err = relativePaths(job.Run().Workspace.Path.String(), rest)
+		var err error
+		t.paths, err = relativePaths(t.job.Run().Workspace.Path.String(), rest)
 		if err != nil {
-			return errors.Join(err, job.Close())
+			return errors.Join(err, t.job.Close())
 		}
 		return nil
 	})
@@ -92,7 +111,7 @@ func (c *command) open(cmd *cobra.Command, pick func(*target) error) (*target, e
 	return t, nil
 }
 
-// looksLikePath reports whether an argument that names no Job is meant as a path: it has a slash
+// looksLikePath reports whether an argument is meant as a path rather than a Job's id: it has a slash
 // or a dot, or there is such a file. Others follow the Job: `stage review last NAME`.
 func looksLikePath(arg string) bool {
 	if strings.ContainsAny(arg, "/.") {

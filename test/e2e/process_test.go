@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -270,4 +271,34 @@ func TestNoDescriptorReachesTheCommand(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestRootActsAsAnotherUser: --as-user and sudo make stage that user for good.
+func TestRootActsAsAnotherUser(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.FUSE, testenv.Userns)
+	u := testenv.Ordinary(t)
+	if u.Home == "/nonexistent" || u.Name == "65533" {
+		t.Skip("the ordinary user has no account that --as-user could name")
+	}
+	w := newWorld(t, u)
+	id := fmt.Sprintf("%d %d\n", u.UID, u.GID)
+	for name, run := range map[string]func() *exec.Cmd{
+		"--as-user": func() *exec.Cmd {
+			return exec.Command(w.bin, "run", "--as-user", u.Name, "--rm", "--", "sh", "-c", "echo $(id -u) $(id -g)")
+		},
+		"sudo": func() *exec.Cmd {
+			cmd := exec.Command(w.bin, "run", "--rm", "--", "sh", "-c", "echo $(id -u) $(id -g)")
+			cmd.Env = append(os.Environ(), fmt.Sprintf("SUDO_UID=%d", u.UID))
+			return cmd
+		},
+	} {
+		cmd := run()
+		cmd.Dir = w.ws
+		var errOut bytes.Buffer
+		cmd.Stderr = &errOut
+		out, err := cmd.Output()
+		if err != nil || string(out) != id {
+			t.Errorf("%s: %q, %v; want %q\n%s", name, out, err, id, errOut.String())
+		}
+	}
 }

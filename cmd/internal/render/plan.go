@@ -39,16 +39,8 @@ func (p *printer) planned(c bundle.PlannedControl) {
 		need = "required"
 	}
 	fmt.Fprintf(p.w, "  %-16s %-11s %s: %s\n", c.ID, c.Level, need, Printable(c.Mechanism))
-	builtIn := 0
 	for _, r := range c.Rules {
-		if r.Source.Layer == bundle.LayerExecutor {
-			builtIn++
-			continue
-		}
 		p.rule("", r)
-	}
-	if builtIn > 0 {
-		fmt.Fprintf(p.w, "    and %s (--json lists them)\n", Plural(builtIn, "built-in rule"))
 	}
 }
 

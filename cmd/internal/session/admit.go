@@ -65,6 +65,9 @@ func Admit(o Options) (*Admission, error) {
 	if err := a.resolveRoots(); err != nil {
 		return nil, err
 	}
+	if err := a.resolveFlags(); err != nil {
+		return nil, err
+	}
 	presets, err := policy.LoadPresets()
 	if err != nil {
 		return nil, err
@@ -79,7 +82,7 @@ func Admit(o Options) (*Admission, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Request, err = policy.NewRequest(a.Workspace, a.Home, o.Flags, a.Preset, agent)
+	a.Request, err = policy.NewRequest(a.Workspace, a.Home, a.Options.Flags, a.Preset, agent)
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +93,9 @@ func Admit(o Options) (*Admission, error) {
 		return nil, err
 	}
 	a.explainRefusals()
+	if err := a.warnHidden(); err != nil {
+		return nil, err
+	}
 	a.buildEnv(os.Environ())
 	return a, nil
 }
@@ -177,7 +183,7 @@ func (a *Admission) choosePreset(presets policy.Presets) error {
 			}
 		}
 	}
-	writable := slices.Concat([]string{a.Workspace}, a.Options.Flags.StageRoot, a.Options.Flags.Share, a.Options.Flags.Scratch)
+	writable := slices.Concat([]string{a.Workspace}, a.Options.Flags.Share, a.Options.Flags.Scratch)
 	preset, hint, err := presets.Choose(a.Options.Executor, argv0, resolved, writable)
 	if err != nil {
 		return err

@@ -97,6 +97,9 @@ func (a *Admission) needs() map[bundle.ControlID]policy.ControlNeed {
 		for _, n := range list {
 			id := bundle.ControlID(n.ID)
 			n.Required = n.Required || needs[id].Required
+			if id == bundle.MountHome && a.homeShown() {
+				n.Required = false // the user asked to read it
+			}
 			n.Rules = slices.Concat(needs[id].Rules, n.Rules)
 			needs[id] = n
 		}

@@ -32,7 +32,7 @@ const droppedEnv = "_STAGE_DROPPED"
 // itself, goes on as is.
 func ActAs(name string) error {
 	if os.Getuid() != 0 {
-		if name != "" {
+		if name != "" && os.Getenv(droppedEnv) == "" { // with it, this is the user already
 			return invalidf("--as-user %s: only root can act as another user: start stage as that user", name)
 		}
 		return nil
@@ -58,7 +58,10 @@ func userBehind(name string) (*user.User, error) {
 	}
 	u, err := user.Lookup(name)
 	if err != nil {
-		return nil, invalidf("--as-user %s: %w", name, err)
+		u, err = user.LookupId(name)
+	}
+	if err != nil {
+		return nil, invalidf("--as-user %s: no such user", name)
 	}
 	if u.Uid == "0" {
 		return nil, nil

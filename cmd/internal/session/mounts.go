@@ -29,12 +29,17 @@ var cacheDirs = []string{".cache", ".npm"}
 func (a *Admission) jailMounts(p places) ([]jail.Mount, error) {
 	m := mountList{}
 	for _, r := range a.Plan.Reads {
-		m.read(r.Path, r.Optional)
+		if !within(a.Workspace, r.Path) && !a.shared(r.Path) {
+			m.read(r.Path, r.Optional)
+		}
 	}
-	if !a.Plan.ReadHost {
+	m.readLinks()
+	if !a.homeShown() {
 		m.add(jail.Mount{Kind: jail.Kept, Source: p.home, Dest: a.Home})
 		for _, dir := range cacheDirs {
-			m.add(jail.Mount{Kind: jail.Kept, Source: filepath.Join(p.cache, dir), Dest: filepath.Join(a.Home, dir)})
+			if dest := filepath.Join(a.Home, dir); !m.has(dest) {
+				m.add(jail.Mount{Kind: jail.Kept, Source: filepath.Join(p.cache, dir), Dest: dest})
+			}
 		}
 	}
 	if a.Plan.Net.Mode == policy.NetHost {
@@ -68,9 +73,6 @@ type mountList struct{ list []jail.Mount }
 
 func (m *mountList) add(e jail.Mount) { m.list = append(m.list, e) }
 
-// kernelDirs are the top-level directories that every jail has its own of.
-var kernelDirs = []string{"dev", "proc", "run", "sys", "tmp"}
-
 // read shows a path of the host. The root directory stands for everything in it that no jail has
 // its own of.
 func (m *mountList) read(path string, optional bool) {
@@ -83,10 +85,37 @@ func (m *mountList) read(path string, optional bool) {
 		return // nothing of it shows
 	}
 	for _, e := range entries {
-		if !slices.Contains(kernelDirs, e.Name()) {
-			m.add(jail.Mount{Kind: jail.Bind, Source: "/" + e.Name(), Dest: "/" + e.Name(), ReadOnly: true, Optional: true})
+		if p := "/" + e.Name(); !slices.Contains(kernelDirs, p) {
+			m.add(jail.Mount{Kind: jail.Bind, Source: p, Dest: p, ReadOnly: true, Optional: true})
 		}
 	}
+}
+
+// readLinks adds the top-level links into what shows (/bin to usr/bin, as merged systems have it):
+// programs name the interpreter and each other by them.
+func (m *mountList) readLinks() {
+	for _, p := range []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"} {
+		real, err := filepath.EvalSymlinks(p)
+		if err == nil && real != p && m.shows(real) && !m.has(p) {
+			m.add(jail.Mount{Kind: jail.Bind, Source: p, Dest: p, ReadOnly: true, Optional: true})
+		}
+	}
+}
+
+func (m *mountList) has(dest string) bool {
+	return slices.ContainsFunc(m.list, func(e jail.Mount) bool { return e.Dest == dest })
+}
+
+// homeShown reports whether the home directory itself was asked to be read: then it is the host's,
+// and there is no private one.
+func (a *Admission) homeShown() bool {
+	return slices.ContainsFunc(a.Plan.Reads, func(r policy.PathRule) bool { return within(r.Path, a.Home) })
+}
+
+// shared reports whether a path is a share or scratch directory itself, which covers a read.
+func (a *Admission) shared(path string) bool {
+	is := func(r policy.PathRule) bool { return r.Path == path }
+	return slices.ContainsFunc(a.Plan.Shares, is) || slices.ContainsFunc(a.Plan.Scratch, is)
 }
 
 // shows reports whether a host directory shows below some bind mount at its own place.

@@ -40,10 +40,7 @@ func startNetwork(a *Admission, listeners []net.Listener) *network {
 	n.wg.Add(1)
 	go func() {
 		defer n.wg.Done()
-		// The jail closes its listeners before the proxy is told to end.
-		if err := n.proxy.Serve(listeners[0]); !errors.Is(err, net.ErrClosed) {
-			n.err = err
-		}
+		n.err = ignoreClosed(n.proxy.Serve(listeners[0]))
 	}()
 	for i, s := range a.Plan.Net.Loopback {
 		n.services = append(n.services, mediator.Forward(listeners[i+1], s.Dial, nil))
@@ -51,16 +48,25 @@ func startNetwork(a *Admission, listeners []net.Listener) *network {
 	return n
 }
 
+// ignoreClosed takes an already closed listener for what it is: the jail closes its listeners before
+// the mediator is told to end.
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
 // close ends serving and hands over what was counted.
 func (n *network) close(e *evidence) error {
 	if n.proxy == nil {
 		return nil
 	}
-	err := n.proxy.Close()
+	err := ignoreClosed(n.proxy.Close())
 	n.wg.Wait()
 	e.proxy = n.proxy.Stats()
 	for _, s := range n.services {
-		err = errors.Join(err, s.Close())
+		err = errors.Join(err, ignoreClosed(s.Close()))
 		e.services = append(e.services, s.Stats())
 	}
 	return errors.Join(err, n.err)

@@ -12,9 +12,32 @@ import (
 	"stage/cmd/internal/store"
 )
 
-// WriteOutcome writes an outcome as JSON to a file, complete or not at all.
-func WriteOutcome(path string, o bundle.Outcome) error {
-	text, err := json.MarshalIndent(o, "", "  ")
+// outcomeDoc is the file of --outcome-file.
+type outcomeDoc struct {
+	Version int            `json:"version"`
+	Job     bundle.ID      `json:"job"`
+	Outcome bundle.Outcome `json:"outcome"`
+}
+
+// PrepareOutcome makes sure, before a command runs, that its outcome can be written to path: an old
+// file is removed, so that none is there unless the run wrote it. An empty path is none.
+func PrepareOutcome(path string) error {
+	if path == "" {
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return invalidf("--outcome-file %s: %w", path, err)
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".stage-outcome-*")
+	if err != nil {
+		return invalidf("--outcome-file %s: %w", path, err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// WriteOutcome writes how a Job's command ended as JSON to a file, complete or not at all.
+func WriteOutcome(path string, b *bundle.Bundle) error {
+	text, err := json.MarshalIndent(outcomeDoc{bundle.Version, b.Job, b.Outcome}, "", "  ")
 	if err != nil {
 		return err
 	}

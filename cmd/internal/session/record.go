@@ -77,7 +77,9 @@ func (a *Admission) planControls(p *bundle.Plan) {
 				Level: plannedLevel(n.ID), Mechanism: n.Mechanism,
 			}
 			for _, r := range n.Rules {
-				c.Rules = append(c.Rules, ruleRecord(r))
+				if r.Source.Layer != policy.Executor { // its rules are the same in every plan: see layers
+					c.Rules = append(c.Rules, ruleRecord(r))
+				}
 			}
 			*at = append(*at, c)
 		}

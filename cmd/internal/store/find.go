@@ -67,6 +67,12 @@ func (e *AmbiguousError) Error() string {
 // Unwrap returns ErrAmbiguous.
 func (e *AmbiguousError) Unwrap() error { return ErrAmbiguous }
 
+// IsJobDir reports whether path is a Job's directory.
+func IsJobDir(path string) bool {
+	_, err := os.Lstat(filepath.Join(path, runName))
+	return err == nil
+}
+
 // Find opens the Job that ref names: "last" or "" for the newest Job of the workspace in this store,
 // an id, a unique prefix of one, or a Job's directory. It never answers with another workspace's
 // Job where "last" was asked for.

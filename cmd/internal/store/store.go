@@ -205,6 +205,11 @@ func Identify(path string) (bundle.Workspace, error) {
 	return bundle.Workspace{Path: p, Dev: n.Dev, Ino: n.Ino}, err
 }
 
+// CheckOutside refuses a store directory, which need not be there yet, that lies in a workspace.
+func CheckOutside(path, workspace string) error {
+	return checkOutside(filepath.Clean(path), []string{workspace})
+}
+
 // checkOutside refuses a directory that is one of the trees or lies in one, under whatever name a
 // bind mount gives it: it looks at every directory above path.
 func checkOutside(path string, trees []string) error {

@@ -61,7 +61,7 @@ type Options struct {
 	Reopen func() (Source, error)
 
 	Paths            []tree.Path // the changes at or below these; none: all
-	Include, Exclude []string    // doublestar patterns over whole paths
+	Include, Exclude []string    // doublestar patterns: what matches, and everything below
 	CheckOnly        bool        // verdicts only
 	KeepGoing        bool        // leave conflicting changes out instead of refusing all
 

@@ -271,6 +271,8 @@ func TestSelection(t *testing.T) {
 		{"a folder", func(o *apply.Options) { o.Paths = []tree.Path{path("n/m")} }, []string{"n", "n/m", "n/m/f"}},
 		{"both ends of a rename", func(o *apply.Options) { o.Paths = []tree.Path{path("renamed")} }, []string{"g", "renamed"}},
 		{"a pattern", func(o *apply.Options) { o.Include = []string{"**/new"} }, []string{"a/new"}},
+		{"a pattern of a folder", func(o *apply.Options) { o.Include = []string{"n"} }, []string{"n", "n/g", "n/m", "n/m/f"}},
+		{"a folder left out", func(o *apply.Options) { o.Exclude = []string{"n/", "g"} }, []string{"a/new", "f"}},
 		{"without", func(o *apply.Options) { o.Exclude = []string{"n/**", "g"} }, []string{"a/new", "f"}},
 	}
 	for _, c := range cases {
@@ -509,5 +511,39 @@ func TestTimesOfTheView(t *testing.T) {
 	}
 	if now["d"].Mtime == view["d"].Mtime {
 		t.Error("d, which the host changed too, has the time of the view")
+	}
+}
+
+// TestUndoTellsWhatHappened: the reason of each conflict says what somebody did to the path.
+func TestUndoTellsWhatHappened(t *testing.T) {
+	cases := map[string]struct {
+		host func(x stagedtest.Plain)
+		why  string
+	}{
+		"deleted":        {func(x stagedtest.Plain) { x.Remove("f") }, "deleted in the workspace since"},
+		"edited":         {func(x stagedtest.Plain) { x.Write("f", "host") }, "content changed in the workspace since"},
+		"deleted folder": {func(x stagedtest.Plain) { x.Remove("n") }, "deleted in the workspace since"},
+		"deleted, mode":  {func(x stagedtest.Plain) { x.Remove("g") }, "deleted in the workspace since"},
+		"deleted, moved": {func(x stagedtest.Plain) { x.Rename("m", "elsewhere") }, "deleted in the workspace since"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.job.Write("f", "job")
+			w.job.Mkdir("n")
+			w.job.Chmod("g", 0o600)
+			w.job.Rename("a/b", "m")
+			w.job.Seal()
+			batch := w.newBatch()
+			if _, err := apply.Apply(t.Context(), w.options(batch, nil)); err != nil {
+				t.Fatal(err)
+			}
+			c.host(w.work)
+			_, err := apply.Undo(t.Context(), apply.UndoOptions{Job: "job", Target: stagedtest.OpenRoot(t, w.work.Dir), Batch: stagedtest.OpenRoot(t, batch)})
+			e := new(apply.ConflictError)
+			if !errors.As(err, &e) || len(e.Paths) != 1 || e.Paths[0].Why != c.why {
+				t.Errorf("got %v, %v, want %q", err, e.Paths, c.why)
+			}
+		})
 	}
 }

@@ -3,6 +3,7 @@ package apply
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
 
@@ -85,19 +86,32 @@ func (g *graph) selectPath(p tree.Path, sel []bool) error {
 	return e
 }
 
-// match returns the changes whose path matches the doublestar pattern.
+// match returns the changes that the doublestar pattern covers: paths that match, and everything
+// below them.
 func (g *graph) match(pattern string) ([]bool, error) {
+	whole := pattern
+	pattern = strings.TrimSuffix(pattern, "/")
 	if !doublestar.ValidatePattern(pattern) {
 		return nil, fmt.Errorf("pattern %q: %w", pattern, doublestar.ErrBadPattern)
 	}
 	hit := make([]bool, len(g.all))
 	for i, c := range g.all {
-		hit[i] = doublestar.MatchUnvalidated(pattern, c.Path.String())
+		hit[i] = covers(pattern, c.Path)
 	}
 	if !slices.Contains(hit, true) {
-		return nil, &NoMatchError{Pattern: pattern}
+		return nil, &NoMatchError{Pattern: whole}
 	}
 	return hit, nil
+}
+
+// covers reports whether pattern matches p or a directory above.
+func covers(pattern string, p tree.Path) bool {
+	for ; !p.IsRoot(); p = p.Parent() {
+		if doublestar.MatchUnvalidated(pattern, p.String()) {
+			return true
+		}
+	}
+	return false
 }
 
 // close adds to sel what its members lead to by edges.

@@ -140,6 +140,9 @@ func (u *reversal) check(ctx context.Context, r *Result) error {
 	return nil
 }
 
+// gone is why what is not there any more cannot be reverted.
+const gone = "deleted in the workspace since"
+
 // checkStep returns why step i cannot be reverted, "" if it can.
 func (u *reversal) checkStep(ctx context.Context, i int) (string, error) {
 	s := &u.story.finished.Steps[i]
@@ -170,6 +173,9 @@ func (u *reversal) checkStep(ctx context.Context, i int) (string, error) {
 
 func (u *reversal) checkMeta(s *step, n tree.Node) string {
 	left := u.now[s.End]
+	if n.Kind == tree.Absent {
+		return gone
+	}
 	if n.Ino != left.Ino || !n.SameMeta(left) || n.Kind != tree.Dir && (n.Mtime != left.Mtime || n.Size != left.Size) {
 		return "changed in the workspace since"
 	}
@@ -177,6 +183,9 @@ func (u *reversal) checkMeta(s *step, n tree.Node) string {
 }
 
 func (u *reversal) checkMove(ctx context.Context, s *step, n tree.Node) (string, error) {
+	if n.Kind == tree.Absent {
+		return gone, nil
+	}
 	if n.Kind != tree.Dir || n.Ino != s.Out.Ino {
 		return "moved or replaced in the workspace since", nil
 	}
@@ -215,6 +224,9 @@ func (u *reversal) checkNew(ctx context.Context, s *step, n tree.Node) (string, 
 
 // alike reports why n is not what the batch left at p, though it may have been touched since.
 func (u *reversal) alike(ctx context.Context, p tree.Path, n, left tree.Node) (string, error) {
+	if n.Kind == tree.Absent {
+		return gone, nil
+	}
 	c := tree.Change{Path: p, Base: left}
 	j := c.Judge(n)
 	if !j.NeedDigest {

@@ -96,7 +96,7 @@ func (c Change) difference(found Node) string {
 	case !found.SameMeta(c.Base):
 		return "mode, owner or attributes changed in the workspace since"
 	case c.Base.Kind == File && c.Base.Digest == "":
-		return "touched in the workspace since, and the content before is not known"
+		return "changed in the workspace since, and the content before is not known"
 	}
 	return "changed in the workspace since"
 }

@@ -152,7 +152,7 @@ func (w *world) mountReadonly() *probe {
 		p.same("mountinfo "+m.Dest, "ro nosuid nodev", flags)
 		if isDirectoryAt(m.Dest) {
 			file := path.Join(m.Dest, canaryName)
-			p.refused("create "+file, tryCreate(file), unix.EROFS)
+			p.refused("create "+file, tryCreate(file), unix.EROFS, unix.EACCES)
 		}
 	}
 	if w.cfg.Mode == Root {

@@ -391,6 +391,11 @@ func (r *rootfs) seal(source int, dest string) error {
 		r.facts.Unsealed = append(r.facts.Unsealed, dest)
 	}
 	mount, err := cloneTree(source, false, attrReadOnly)
+	if errors.Is(err, unix.EINVAL) {
+		// A user namespace may not uncover what a mount below covers (has_locked_children,
+		// fs/namespace.c): it takes the directory with its mounts or not at all.
+		mount, err = cloneTree(source, true, attrReadOnly)
+	}
 	if err != nil {
 		return err
 	}

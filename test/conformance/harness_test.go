@@ -41,6 +41,7 @@ const (
 	dirEnv   = "STAGE_CONFORMANCE_DIR"
 	suiteEnv = "STAGE_CONFORMANCE_SUITE"
 	seedEnv  = "STAGE_CONFORMANCE_SEED"
+	soakEnv  = "STAGE_SOAK"
 )
 
 // patience is how long one suite may take before its server is killed.
@@ -63,7 +64,10 @@ func TestMain(m *testing.M) {
 func self(ctx context.Context, u testenv.User, role, dir, suite string) *exec.Cmd {
 	c := u.Command("/proc/self/exe")
 	withCtx := exec.CommandContext(ctx, c.Path)
-	withCtx.Env = append(c.Env, roleEnv+"="+role, dirEnv+"="+dir, suiteEnv+"="+suite, seedEnv+"="+os.Getenv(seedEnv))
+	withCtx.Env = append(c.Env, roleEnv+"="+role, dirEnv+"="+dir, suiteEnv+"="+suite)
+	for _, name := range []string{seedEnv, soakEnv} {
+		withCtx.Env = append(withCtx.Env, name+"="+os.Getenv(name))
+	}
 	withCtx.SysProcAttr = c.SysProcAttr
 	return withCtx
 }

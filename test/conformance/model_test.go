@@ -65,7 +65,7 @@ func insideModel(t *testing.T, dir string) {
 		t.Fatal(err)
 	}
 	length := modelTime
-	if os.Getenv("STAGE_SOAK") != "" {
+	if os.Getenv(soakEnv) != "" {
 		length = soakTime
 	}
 	end := time.Now().Add(length)

@@ -47,6 +47,12 @@ type Source interface {
 	Left(p tree.Path, n tree.Node) bool
 }
 
+// Preimages is what a Source may be besides: it opens what the base of a path held, fs.ErrNotExist
+// where that was not kept.
+type Preimages interface {
+	OpenPreimage(p tree.Path) (hostfs.File, error)
+}
+
 // Options is what Apply works on.
 type Options struct {
 	Job    string     // id, part of the names of temporary files
@@ -64,6 +70,10 @@ type Options struct {
 	Include, Exclude []string    // doublestar patterns: what matches, and everything below
 	CheckOnly        bool        // verdicts only
 	KeepGoing        bool        // leave conflicting changes out instead of refusing all
+
+	// Alike is asked about a file of the target that has not the content of its base, if Source has
+	// OpenPreimage and that opens the base's content; if it says yes, the file counts as unchanged.
+	Alike func(p tree.Path, a, b func() (hostfs.File, error)) (bool, error)
 
 	Allow   map[Class]bool // gated classes that may pass; All lets every class pass
 	Gate    []Class        // classes that gate besides those that always do

@@ -411,8 +411,10 @@ func TestApplyRecoversFirst(t *testing.T) {
 			if _, killed := w.runCrash(point, false); !killed {
 				t.Fatal("not killed")
 			}
-			if state, _ := w.published(batch); state != apply.BatchUnfinished {
-				t.Fatalf("state %v", state)
+			states := map[apply.RecoverResult]apply.State{apply.RolledBack: apply.BatchUnfinished, apply.RolledForward: apply.BatchPublished}
+			state, _ := w.published(batch)
+			if needed, err := apply.NeedsRecovery(stagedtest.OpenRoot(t, batch)); state != states[want] || !needed || err != nil {
+				t.Fatalf("state %v, recovery needed %v, %v", state, needed, err)
 			}
 			o := w.options(w.newBatch(), nil)
 			o.Pending = []hostfs.Dir{stagedtest.OpenRoot(t, batch)}

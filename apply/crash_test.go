@@ -113,7 +113,12 @@ func TestFaultAtEveryOperation(t *testing.T) {
 			return faults[n%len(faults)]
 		}
 		o.Target, o.Batch = hostfs.NewFault(o.Target, fault), hostfs.NewFault(o.Batch, fault)
-		_, err := apply.Apply(t.Context(), o)
+		res, err := apply.Apply(t.Context(), o)
+		if errors.As(err, new(*apply.UnfinishedError)) {
+			if state, _ := w.published(batch); state != apply.BatchPublished || res.Outcome != apply.Published {
+				t.Fatalf("operation %d (%s) failed after the commit: state %v, %v", n, hit, state, res.Outcome)
+			}
+		}
 		w.recover(batch)
 		state := w.judgeTree(before, after)
 		if err == nil && state != "new" {

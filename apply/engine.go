@@ -66,7 +66,10 @@ func (e *engine) run(ctx context.Context) error {
 	if err := e.commit(); err != nil {
 		return err
 	}
-	return e.finish(context.WithoutCancel(ctx))
+	if err := e.finish(context.WithoutCancel(ctx)); err != nil {
+		return &UnfinishedError{err}
+	}
+	return nil
 }
 
 func (e *engine) commit() error {
@@ -114,7 +117,7 @@ func (e *engine) unlockAt(p tree.Path) error {
 		return err
 	}
 	e.ours[n.Ino] = true
-	if n.Mode&0o300 == 0o300 {
+	if n.Mode&0o300 == 0o300 || !mayChange(n) {
 		return nil
 	}
 	return within(e.target, p, func(d hostfs.Dir, name string) error { return d.Chmod(name, n.Mode|0o700) })
@@ -274,14 +277,13 @@ func (e *engine) finish(ctx context.Context) error {
 	if err := e.mark("reopen", e.unlock); err != nil {
 		return err
 	}
-	if err := e.clear(ctx); err != nil {
-		return err
-	}
+	cleared := e.clear(ctx)
 	r, err := e.result(ctx)
 	if err != nil {
-		return fmt.Errorf("look at the result: %w", err)
+		return errors.Join(cleared, fmt.Errorf("look at the result: %w", err))
 	}
-	if err := e.mark("directories", func() error { return e.closeDirs(true, r) }); err != nil {
+	err = e.mark("directories", func() error { return e.closeDirs(true, r) })
+	if err := errors.Join(cleared, err); err != nil {
 		return err
 	}
 	if err := e.mark("sync result", e.sync); err != nil {
@@ -292,8 +294,9 @@ func (e *engine) finish(ctx context.Context) error {
 
 // closeDirs gives the directories of the batch the modes and mtimes they end with: after the steps,
 // or as they were before. Children come first: a parent may be closed to its owner then. What they
-// become is noted in r, if it is not nil.
+// become is noted in r, if it is not nil. One that fails does not keep the others open.
 func (e *engine) closeDirs(after bool, r *record) error {
+	var errs []error
 	for i := len(e.b.Dirs) - 1; i >= 0; i-- {
 		d := e.b.Dirs[i]
 		p, mode, mtime := d.Path, d.Old.Mode, d.Old.Mtime
@@ -308,13 +311,13 @@ func (e *engine) closeDirs(after bool, r *record) error {
 			err = e.noteDir(r, p)
 		}
 		if err != nil {
-			return fmt.Errorf("set mode and mtime of %q: %w", p, err)
+			errs = append(errs, fmt.Errorf("set mode and mtime of %q: %w", p, err))
 		}
 	}
 	if r != nil {
 		r.settle()
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // noteDir looks at directory p again, after it was closed.
@@ -344,6 +347,9 @@ func (e *engine) closeDir(p tree.Path, old tree.Node, mode tree.Mode, mtime tree
 	n, err := nodeAt(e.target, p)
 	if err != nil || n.Kind != tree.Dir || old.Kind == tree.Dir && n.Ino != old.Ino {
 		return err
+	}
+	if !mayChange(n) {
+		return nil // its mode is what it was, and nobody set its time: judge refuses what would need that
 	}
 	return within(e.target, p, func(d hostfs.Dir, name string) error {
 		if n.Mode != mode {

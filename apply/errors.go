@@ -47,6 +47,18 @@ func (e *NoMatchError) Error() string {
 	return fmt.Sprintf("%q matches no change", e.Pattern)
 }
 
+// UnfinishedError says that a batch is published, or undone, but what is left to do after that failed:
+// originals may stand beside what replaced them, and times may not be set. Recover does the rest.
+type UnfinishedError struct {
+	Err error
+}
+
+// Error tells what failed.
+func (e *UnfinishedError) Error() string { return "all is written, but not finished: " + e.Err.Error() }
+
+// Unwrap returns what failed.
+func (e *UnfinishedError) Unwrap() error { return e.Err }
+
 // RecoveryNeededError says that an interrupted batch met something in the target that neither it
 // nor its base put there: a person has to look.
 type RecoveryNeededError struct {

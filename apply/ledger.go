@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 
 	"stage/fs/hostfs"
 	"stage/fs/tree"
@@ -182,14 +183,15 @@ type State string
 // The states of a batch.
 const (
 	BatchEmpty      State = "empty"      // nothing was published, nothing is to be done
-	BatchUnfinished State = "unfinished" // needs Recover
+	BatchUnfinished State = "unfinished" // neither published nor taken back: needs Recover
 	BatchPublished  State = "published"
 	BatchUndone     State = "undone"
 )
 
 // Read returns where batch stands and the states it made the new base of their paths: what it
 // published; after an undo what it restored; of a batch that was rolled back what it touched, whose
-// ctime is another now. Nothing is written.
+// ctime is another now. A batch that is committed counts as published, or undone, though Recover may
+// still have to finish it: NeedsRecovery tells. Nothing is written.
 //
 // Target of a directory's node names the workspace directory it was: another path where the Job moved
 // it, its own where an undo put it back.
@@ -199,6 +201,12 @@ func Read(batch hostfs.Reader) (State, map[tree.Path]tree.Node, error) {
 		return "", nil, err
 	}
 	return s.state(), s.baseMap(), nil
+}
+
+// NeedsRecovery reports whether Recover has something to do for batch.
+func NeedsRecovery(batch hostfs.Reader) (bool, error) {
+	s, err := readStory(batch)
+	return err == nil && s.active(), err
 }
 
 // readStory reads the ledger in batch; without one the story is empty.
@@ -221,6 +229,10 @@ func readStory(batch hostfs.Reader) (*story, error) {
 
 func (s *story) state() State {
 	switch {
+	case s.phase == committed && s.batch.Undo:
+		return BatchUndone
+	case s.phase == committed:
+		return BatchPublished
 	case s.active():
 		return BatchUnfinished
 	case s.finished == nil:
@@ -231,9 +243,24 @@ func (s *story) state() State {
 	return BatchPublished
 }
 
+// bases is base, or what is known of it before a committed batch is done: of an undo, nothing.
+func (s *story) bases() []published {
+	switch {
+	case s.phase != committed:
+		return s.base
+	case !s.batch.Undo:
+		return s.batch.Base
+	}
+	undone := map[tree.Path]bool{}
+	for _, p := range s.batch.Base {
+		undone[p.Path] = true
+	}
+	return slices.DeleteFunc(slices.Clone(s.base), func(p published) bool { return undone[p.Path] })
+}
+
 func (s *story) baseMap() map[tree.Path]tree.Node {
 	m := map[tree.Path]tree.Node{}
-	for _, p := range s.base {
+	for _, p := range s.bases() {
 		if p.From != nil && p.Node.Kind == tree.Dir {
 			p.Node.Target = p.From.String()
 		}

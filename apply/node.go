@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 
 	"stage/fs/hostfs"
 	"stage/fs/judge"
@@ -27,6 +28,12 @@ func within(root hostfs.Dir, p tree.Path, f func(d hostfs.Dir, name string) erro
 func nodeAt(root hostfs.Reader, p tree.Path) (tree.Node, error) {
 	n, _, _, err := judge.Look(root, p)
 	return n, err
+}
+
+// mayChange reports whether the caller may set mode and times of n: its owner and root may.
+func mayChange(n tree.Node) bool {
+	me := os.Geteuid()
+	return me == 0 || n.UID == uint32(me)
 }
 
 // setAttrs gives name the owner, attributes and mode of want, in the order in which the kernel does

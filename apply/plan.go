@@ -39,8 +39,12 @@ const (
 )
 
 func newPlan(o *Options, all []tree.Change) *plan {
+	known := judge.Known{Left: o.Source.Left, Alike: o.Alike}
+	if pre, ok := o.Source.(Preimages); ok {
+		known.Preimage = pre.OpenPreimage
+	}
 	return &plan{
-		o: o, all: all, court: judge.New(o.Target, all, o.Source.Left), found: map[tree.Path]judge.Finding{},
+		o: o, all: all, court: judge.New(o.Target, all, known), found: map[tree.Path]judge.Finding{},
 		index: map[tree.Path]tree.Change{}, group: map[int][]tree.Change{}, dirs: map[tree.Path]*dir{},
 	}
 }
@@ -266,6 +270,9 @@ func (p *plan) add(c tree.Change, below []tree.Change, links map[int]tree.Path) 
 // all of whose names are to have them. Another name may be outside, or about to be taken away.
 func (p *plan) inPlace(c tree.Change, links map[int]tree.Path) bool {
 	found := p.found[c.Path].Found
+	if found.UID != c.New.UID && !mayChange(found) {
+		return false
+	}
 	if c.LinkGroup == 0 {
 		return found.Nlink == 1 && p.sameContent(c)
 	}

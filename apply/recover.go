@@ -35,7 +35,7 @@ func Recover(ctx context.Context, target, batch hostfs.Dir) (RecoverResult, erro
 
 // recoverBatch is Recover under the lock.
 func recoverBatch(ctx context.Context, target, store hostfs.Dir, point func(string)) (RecoverResult, error) {
-	if state, _, err := Read(store); err == nil && state != BatchUnfinished {
+	if needed, err := NeedsRecovery(store); err == nil && !needed {
 		return RecoveredNothing, nil
 	}
 	l, err := openLedger(store, false)
@@ -378,6 +378,9 @@ func sameTree(d hostfs.Dir, name string, p, view tree.Path, want map[tree.Path]t
 		return nil
 	}
 	sub, err := d.OpenDir(name)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil // made closed by the Job, and closed since
+	}
 	if err != nil {
 		return err
 	}

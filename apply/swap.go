@@ -117,6 +117,9 @@ func (e *engine) isOut(n tree.Node, s *step) bool {
 
 func (e *engine) laterBelow(ctx context.Context, d hostfs.Dir, name string, s *step) (string, error) {
 	sub, err := d.OpenDir(name)
+	if errors.Is(err, fs.ErrPermission) {
+		return "", nil // as in judge.Later
+	}
 	if err != nil {
 		return "", err
 	}
@@ -159,19 +162,21 @@ func metaDone(n tree.Node, s *step) bool {
 }
 
 // clear takes the displaced nodes out of the target. Those an apply displaced are kept with the
-// batch for undo; those an undo displaced are what the apply published, and go.
+// batch for undo; those an undo displaced are what the apply published, and go. One that fails does
+// not keep the others.
 func (e *engine) clear(ctx context.Context) error {
+	var errs []error
 	for i := range e.b.Steps {
 		s := &e.b.Steps[i]
 		if !s.displaces() {
 			continue
 		}
 		if err := e.mark(fmt.Sprintf("displace %d", i+1), func() error { return e.displace(ctx, s, i+1) }); err != nil {
-			return fmt.Errorf("keep the original of %q: %w", s.End, err)
+			errs = append(errs, fmt.Errorf("keep the original of %q: %w", s.End, err))
 		}
 	}
-	if !e.b.Undo {
-		return nil
+	if !e.b.Undo || len(errs) > 0 {
+		return errors.Join(errs...)
 	}
 	return e.mark("forget copies", e.forgetCopies)
 }
@@ -293,8 +298,9 @@ func (e *engine) fetch(ctx context.Context, s *step) error {
 // refit gives a fetched directory the mode it had in the target: it may have been opened to be
 // moved.
 func refit(d hostfs.Dir, name string, want tree.Node) error {
-	if want.Kind != tree.Dir {
-		return nil
+	n, err := d.Stat(name)
+	if err != nil || want.Kind != tree.Dir || n.Mode == want.Mode {
+		return err
 	}
 	return d.Chmod(name, want.Mode)
 }

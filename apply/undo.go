@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
 	"stage/fs/hostfs"
@@ -198,6 +199,9 @@ func (u *reversal) checkMove(ctx context.Context, s *step, n tree.Node) (string,
 
 func (u *reversal) later(ctx context.Context, p tree.Path) (string, error) {
 	d, err := u.o.Target.OpenDirAt(p, false)
+	if errors.Is(err, fs.ErrPermission) {
+		return "", nil // as in judge.Later
+	}
 	if err != nil {
 		return "", err
 	}
@@ -219,7 +223,14 @@ func (u *reversal) checkNew(ctx context.Context, s *step, n tree.Node) (string, 
 	if n.Kind != tree.Dir {
 		return "", nil
 	}
-	return u.checkBelow(ctx, s.End)
+	why, err := u.checkBelow(ctx, s.End)
+	if !errors.Is(err, fs.ErrPermission) {
+		return why, err
+	}
+	if u.left(s.End, n) {
+		return "", nil // closed as the batch left it: nobody made or removed a name in it
+	}
+	return "cannot be looked into: permission denied", nil
 }
 
 // alike reports why n is not what the batch left at p, though it may have been touched since.

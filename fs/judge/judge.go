@@ -4,7 +4,9 @@ package judge
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"stage/fs/hostfs"
 	"stage/fs/tree"
@@ -12,11 +14,26 @@ import (
 
 // Judge knows a workspace and the changes that are to be made to it.
 type Judge struct {
-	dir    hostfs.Reader
-	byPath map[tree.Path]tree.Change
-	moved  map[tree.Path]bool // the paths of Moved changes
-	memo   map[tree.Path]Finding
-	left   func(tree.Path, tree.Node) bool
+	dir     hostfs.Reader
+	byPath  map[tree.Path]tree.Change
+	moved   map[tree.Path]bool // the paths of Moved changes
+	origins map[tree.Path]bool // and where they come from
+	memo    map[tree.Path]Finding
+	known   Known
+}
+
+// Alike reports whether two contents of path p, which a and b open, mean the same though their bytes
+// differ.
+type Alike func(p tree.Path, a, b func() (hostfs.File, error)) (bool, error)
+
+// Known is what a Judge is told beside the changes. Each of it may be nil.
+type Known struct {
+	// Left reports whether an earlier batch of the Job left a node at a path.
+	Left func(tree.Path, tree.Node) bool
+	// Preimage opens what the base of a path held; fs.ErrNotExist where that was not kept.
+	Preimage func(tree.Path) (hostfs.File, error)
+	// Alike is asked about a file that has not the content of its base, with Preimage.
+	Alike Alike
 }
 
 // Finding is a judgement with what was looked at.
@@ -28,14 +45,13 @@ type Finding struct {
 	At tree.Path
 }
 
-// New returns a Judge over all changes of a Job to the workspace dir. left reports whether an earlier
-// batch of the Job left a node at a path.
-func New(dir hostfs.Reader, changes []tree.Change, left func(tree.Path, tree.Node) bool) *Judge {
-	j := &Judge{dir: dir, left: left, byPath: map[tree.Path]tree.Change{}, moved: map[tree.Path]bool{}, memo: map[tree.Path]Finding{}}
+// New returns a Judge over all changes of a Job to the workspace dir.
+func New(dir hostfs.Reader, changes []tree.Change, k Known) *Judge {
+	j := &Judge{dir: dir, known: k, byPath: map[tree.Path]tree.Change{}, moved: map[tree.Path]bool{}, origins: map[tree.Path]bool{}, memo: map[tree.Path]Finding{}}
 	for _, c := range changes {
 		j.byPath[c.Path] = c
 		if c.Moved {
-			j.moved[c.Path] = true
+			j.moved[c.Path], j.origins[*c.RenameFrom] = true, true
 		}
 	}
 	return j
@@ -60,6 +76,13 @@ func (j *Judge) Judge(ctx context.Context, c tree.Change) (Finding, error) {
 		return f, nil
 	}
 	f, err := j.judge(ctx, c)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		f.At, err = c.Path, nil
+		f.conflict("cannot be looked at: permission denied")
+	case err == nil && f.Verdict == tree.Clean && !c.Moved && !j.origins[c.Path]:
+		f.needsOwner(c, f.Found)
+	}
 	if err == nil {
 		j.memo[c.Path] = f
 	}
@@ -108,16 +131,46 @@ func (j *Judge) look(c tree.Change) (Finding, error) {
 // compare judges c.Path alone, reading the workspace's content only if that decides.
 func (j *Judge) compare(ctx context.Context, c tree.Change, f *Finding) error {
 	f.Judgement = c.Judge(f.Found)
-	if !f.NeedDigest {
+	if f.NeedDigest {
+		d, err := j.digest(ctx, f.At)
+		if err != nil {
+			return fmt.Errorf("read %q: %w", f.At, err)
+		}
+		f.Found.Digest = d
+		f.Judgement = c.Judge(f.Found)
+	}
+	if f.Verdict == tree.Conflict {
+		return j.alike(c, f)
+	}
+	return nil
+}
+
+// alike makes f clean if the content of a file means what that of the base meant.
+func (j *Judge) alike(c tree.Change, f *Finding) error {
+	if j.known.Alike == nil || j.known.Preimage == nil || c.SubtreeTime != 0 || c.Base.Kind != tree.File || !f.Found.SameMeta(c.Base) {
 		return nil
 	}
-	d, err := j.digest(ctx, f.At)
-	if err != nil {
-		return fmt.Errorf("read %q: %w", f.At, err)
+	same, err := j.known.Alike(c.Path,
+		func() (hostfs.File, error) { return j.known.Preimage(c.Path) },
+		func() (hostfs.File, error) { return open(j.dir, f.At) })
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("compare %q with its base: %w", f.At, err)
+	case same:
+		f.Judgement = tree.Judgement{Verdict: tree.Clean}
 	}
-	f.Found.Digest = d
-	f.Judgement = c.Judge(f.Found)
 	return nil
+}
+
+func open(root hostfs.Reader, p tree.Path) (hostfs.File, error) {
+	dir, err := root.OpenDirAt(p.Parent(), false)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return dir.Open(p.Base())
 }
 
 func (j *Judge) digest(ctx context.Context, p tree.Path) (tree.Digest, error) {
@@ -132,11 +185,14 @@ func (j *Judge) digest(ctx context.Context, p tree.Path) (tree.Digest, error) {
 // subtree makes f a conflict if something below directory p changed later than since.
 func (j *Judge) subtree(ctx context.Context, p tree.Path, since tree.Time, f *Finding) error {
 	dir, err := j.dir.OpenDirAt(p, false)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil // as in Later
+	}
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	late, ok, err := Later(ctx, dir, p, since, j.left)
+	late, ok, err := Later(ctx, dir, p, since, j.known.Left)
 	if err == nil && ok {
 		f.conflict(fmt.Sprintf("%s changed in the workspace since", quote(late)))
 	}
@@ -163,6 +219,9 @@ func (j *Judge) movedDir(ctx context.Context, c tree.Change, f Finding) (Finding
 		}
 		if f.Verdict != tree.Clean {
 			f.Why = fmt.Sprintf("%s: %s", quote(*c.RenameFrom), f.Why)
+			return f, nil
+		}
+		if f.needsOwner(c, src); f.Verdict != tree.Clean {
 			return f, nil
 		}
 		return f, j.subtree(ctx, *c.RenameFrom, from.SubtreeTime, &f)

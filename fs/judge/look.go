@@ -104,7 +104,8 @@ func lookUp(d hostfs.Reader, dir tree.Path, cause error) (n, parent tree.Node, a
 }
 
 // Later returns the first path below directory p of d whose ctime is later than since and that
-// skip, if not nil, does not excuse; ok is false when there is none.
+// skip, if not nil, does not excuse; ok is false when there is none. Directories that the caller may
+// not read are passed by: nor could the Job, and they go where they go as they are.
 func Later(ctx context.Context, d hostfs.Reader, p tree.Path, since tree.Time, skip func(tree.Path, tree.Node) bool) (late tree.Path, ok bool, err error) {
 	entries, err := d.ReadDir()
 	if err != nil {
@@ -130,6 +131,8 @@ func laterAt(ctx context.Context, d hostfs.Reader, q tree.Path, since tree.Time,
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return q, true, nil // gone while we looked
+	case errors.Is(err, fs.ErrPermission):
+		return late, false, nil // in a directory that may be read but not searched
 	case err != nil:
 		return late, false, fmt.Errorf("look at %q: %w", q, err)
 	case n.Ctime > since && (skip == nil || !skip(q, n)):
@@ -138,6 +141,9 @@ func laterAt(ctx context.Context, d hostfs.Reader, q tree.Path, since tree.Time,
 		return late, false, nil
 	}
 	sub, err := d.OpenDir(q.Base())
+	if errors.Is(err, fs.ErrPermission) {
+		return late, false, nil
+	}
 	if err != nil {
 		return late, false, fmt.Errorf("open directory %q: %w", q, err)
 	}

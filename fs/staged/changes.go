@@ -43,6 +43,9 @@ func (r *Reader) rootItself(ctx context.Context, v viewDir) error {
 // compareDir adds the changes below v, whose own state is compared already.
 func (r *Reader) compareDir(ctx context.Context, v viewDir, o spot) error {
 	list, err := r.namesOf(v, o)
+	if errors.Is(err, fs.ErrPermission) {
+		return r.unreadable(v)
+	}
 	if err != nil {
 		return fmt.Errorf("list %q: %w", v.path, err)
 	}
@@ -55,6 +58,25 @@ func (r *Reader) compareDir(ctx context.Context, v viewDir, o spot) error {
 		}
 	}
 	return nil
+}
+
+// unreadable adds, as one whose base is not known, the change of a directory that would have to be
+// compared name by name but may not be read.
+func (r *Reader) unreadable(v viewDir) error {
+	for i := range r.changes {
+		if r.changes[i].Path == v.path {
+			r.changes[i].UnknownBase = true
+			return nil
+		}
+	}
+	n, err := tree.Node{}, error(nil)
+	if v.up != nil {
+		n, err = r.upperNode(v.up, ".")
+	} else if v.lower != nil {
+		n, err = r.lowerNode(*v.lower)
+	}
+	r.changes = append(r.changes, tree.Change{Path: v.path, New: n, UnknownBase: true})
+	return err
 }
 
 // namesOf returns the names in v that can differ from those at o, sorted.
@@ -180,6 +202,9 @@ func (r *Reader) strayBelow(p tree.Path) error {
 		}
 		rec := r.log.state.Bases[q]
 		now, err := r.lowerNode(q)
+		if errors.Is(err, fs.ErrPermission) {
+			continue // in a directory that goes as it is
+		}
 		if err != nil {
 			return err
 		}

@@ -37,6 +37,12 @@ type Config struct {
 	UID, GID uint32 // the caller's real ids
 	// Rebased is what earlier applies published: the base of these paths from now on.
 	Rebased map[tree.Path]tree.Node
+	// Preimages is base/pre/<root>/ of the Job: what bases held, by the hex digits of its digest. nil:
+	// none was kept.
+	Preimages hostfs.Reader
+	// Alike is asked about a file of the workspace that has not the content of its base, where that
+	// was kept; if it says yes, the file counts as unchanged. nil: bytes decide.
+	Alike func(p tree.Path, a, b func() (hostfs.File, error)) (bool, error)
 }
 
 // Reader reads one staged root of a Job that is not running. It is for one goroutine at a time.
@@ -99,7 +105,7 @@ func (r *Reader) walk(ctx context.Context) error {
 		}
 	}
 	slices.SortFunc(r.changes, func(a, b tree.Change) int { return a.Path.Compare(b.Path) })
-	r.judgment = judge.New(r.cfg.Lower, r.changes, r.Left)
+	r.judgment = judge.New(r.cfg.Lower, r.changes, judge.Known{Left: r.Left, Preimage: r.OpenPreimage, Alike: r.cfg.Alike})
 	r.walked = true
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 
 	"stage/fs/hostfs"
 	"stage/fs/judge"
@@ -209,6 +210,19 @@ func (r *Reader) OpenNew(p tree.Path) (hostfs.File, error) {
 
 // OpenBase opens the workspace's content of the regular file p, as it is now.
 func (r *Reader) OpenBase(p tree.Path) (hostfs.File, error) { return open(r.cfg.Lower, p) }
+
+// OpenPreimage opens what the base of workspace path p held; fs.ErrNotExist where that was not kept.
+func (r *Reader) OpenPreimage(p tree.Path) (hostfs.File, error) {
+	b, err := r.baseAt(p)
+	if err != nil {
+		return nil, err
+	}
+	name, ok := strings.CutPrefix(string(b.node.Digest), "sha256:")
+	if !ok || r.cfg.Preimages == nil || b.lost {
+		return nil, fmt.Errorf("preimage of %q: %w", p, fs.ErrNotExist)
+	}
+	return r.cfg.Preimages.Open(name)
+}
 
 func open(root hostfs.Reader, p tree.Path) (hostfs.File, error) {
 	dir, err := root.OpenDirAt(p.Parent(), false)

@@ -2,13 +2,16 @@ package staged
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 
 	"stage/fs/tree"
 )
 
 // WalkMoved calls f for all that is no directory below the directory that c, a Moved change, moved,
-// as far as no other change is about it. Paths are in order.
+// as far as no other change is about it. Paths are in order. What the caller may not look at is left
+// out.
 func (r *Reader) WalkMoved(c tree.Change, f func(from, to tree.Path, n tree.Node) error) error {
 	if !c.Moved || c.RenameFrom == nil {
 		return fmt.Errorf("walk %q: was not moved as a whole", c.Path)
@@ -30,6 +33,9 @@ func (r *Reader) WalkMoved(c tree.Change, f func(from, to tree.Path, n tree.Node
 
 func (r *Reader) walkMoved(v viewDir, from tree.Path, changed map[tree.Path]bool, f func(from, to tree.Path, n tree.Node) error) error {
 	list, err := r.lowerNames(from)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -47,6 +53,9 @@ func (r *Reader) walkMoved(v viewDir, from tree.Path, changed map[tree.Path]bool
 
 func (r *Reader) walkMovedName(v viewDir, name string, src tree.Path, changed map[tree.Path]bool, f func(from, to tree.Path, n tree.Node) error) error {
 	e, ok, err := r.entry(v, name)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
 	if err != nil || !ok {
 		return err
 	}
@@ -94,7 +103,8 @@ func (r *Reader) viewDirAt(p tree.Path) (v viewDir, done func(), err error) {
 }
 
 // WalkRemoved calls f for all that is no directory in the workspace below the directory that c, a
-// Subtree change, deleted or moved away. Paths are in order.
+// Subtree change, deleted or moved away. Paths are in order. What the caller may not look at is left
+// out.
 func (r *Reader) WalkRemoved(c tree.Change, f func(p tree.Path, n tree.Node) error) error {
 	if !c.Subtree {
 		return fmt.Errorf("walk %q: was not removed as a whole", c.Path)
@@ -104,6 +114,9 @@ func (r *Reader) WalkRemoved(c tree.Change, f func(p tree.Path, n tree.Node) err
 
 func (r *Reader) walkLower(p tree.Path, f func(p tree.Path, n tree.Node) error) error {
 	list, err := r.lowerNames(p)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("read directory %q: %w", p, err)
 	}
@@ -113,6 +126,9 @@ func (r *Reader) walkLower(p tree.Path, f func(p tree.Path, n tree.Node) error) 
 			return err
 		}
 		n, err := r.lowerNode(q)
+		if errors.Is(err, fs.ErrPermission) {
+			continue
+		}
 		if err != nil {
 			return err
 		}

@@ -29,6 +29,9 @@ func (p *Plan) Controls() map[Dimension][]ControlNeed {
 	for _, d := range Dimensions() {
 		for _, k := range controlsOf(d) {
 			n := ControlNeed{ID: k.id, Mechanism: k.mechanism, DegradedAllowed: slices.Contains(p.AllowDegraded, k.id)}
+			if k.id == "net.netns" && p.Net.Mode == NetHost {
+				n.DegradedAllowed = true // the user asked for the host's network: it goes on without, and says so
+			}
 			n.Required = k.needed == nil || k.needed(p)
 			if k.rules != nil {
 				n.Rules = k.rules(p)
@@ -94,7 +97,7 @@ func networkControls() []controlKind {
 		return []Rule{p.Net.Rule}
 	}
 	return []controlKind{
-		{"net.netns", "network namespace of its own with nothing but lo", func(p *Plan) bool { return p.Net.Mode != NetHost }, mode},
+		{"net.netns", "network namespace of its own with nothing but lo", nil, mode},
 		{"net.mediator", "proxy and forwarders outside the namespace decide on each target", func(p *Plan) bool { return p.Net.Mode == NetAllow }, netRules},
 		{"net.dns", "no resolver is reachable; the mediator resolves allowed names", never, nil},
 		{"net.families", "seccomp: only unix, inet, inet6 and route netlink sockets", nil, nil},

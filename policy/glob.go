@@ -132,6 +132,29 @@ func newGlob(a anchors, r Rule) (GlobRule, error) {
 	return g, nil
 }
 
+// resolved returns g for the place that its leading directory leads to; ok is false when that is
+// where it says.
+func (g GlobRule) resolved(resolve func(string) string) (real GlobRule, ok bool) {
+	if resolve == nil {
+		return g, false
+	}
+	base := resolve(g.base)
+	if base == g.base || !strings.HasPrefix(base, "/") {
+		return g, false
+	}
+	rest := strings.TrimPrefix(g.Pattern, escapeGlob(g.base))
+	if g.Literal == "" && rest == g.Pattern { // the pattern spells its literal part in another way
+		names := strings.Split(g.Pattern, "/")
+		rest = "/" + strings.Join(names[1+strings.Count(strings.TrimSuffix(g.base, "/"), "/"):], "/")
+	}
+	real = g
+	real.base, real.Pattern = base, cleanGlob(escapeGlob(base)+rest)
+	if g.Literal != "" {
+		real.Literal, real.Pattern = base, escapeGlob(base)
+	}
+	return real, true
+}
+
 // within reports whether p is dir or lies below it; both are clean absolute paths.
 func within(p, dir string) bool {
 	return dir == "/" || p == dir || strings.HasPrefix(p, dir) && p[len(dir)] == '/'

@@ -89,9 +89,10 @@ type Plan struct {
 	AllowDegraded []string
 	Strict        bool
 
-	grant  grant
-	hosts  Hosts
-	hidden []verdictRule
+	grant   grant
+	resolve func(string) string
+	hosts   Hosts
+	hidden  []verdictRule
 }
 
 // Narrow takes the request through the layers and returns what is left of it, or an *Error for a
@@ -101,7 +102,7 @@ func Narrow(req Request, layers ...Layer) (Plan, error) {
 	for _, l := range layers {
 		g = g.meet(newGrant(l.Rules))
 	}
-	p := Plan{Workspace: req.Workspace, Home: req.Home, AllowDegraded: req.AllowDegraded, Strict: req.Strict, grant: g}
+	p := Plan{Workspace: req.Workspace, Home: req.Home, AllowDegraded: req.AllowDegraded, Strict: req.Strict, grant: g, resolve: req.Resolve}
 	steps := []func() error{p.planLimits, p.planRestrictions, p.planPaths, p.planHosts, p.checkInert}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -159,20 +160,28 @@ func (p *Plan) planRestrictions() error {
 		if err != nil {
 			return r.Source.errorf("correct the pattern", "%v", err)
 		}
-		switch {
-		case r.Verb == Hide:
-			p.Hide = append(p.Hide, g)
-		case r.Dimension == FileReads:
-			p.DenyRead = append(p.DenyRead, g)
-		case r.Dimension == FileWrites:
-			p.DenyWrite = append(p.DenyWrite, g)
-		default:
-			p.DenyExec = append(p.DenyExec, g)
+		p.restrict(g)
+		if real, ok := g.resolved(p.resolve); ok {
+			p.restrict(real)
 		}
 	}
 	p.hidden = slices.Concat(verdictRules(VerdictHide, p.Hide), verdictRules(VerdictDenyRead, p.DenyRead),
 		verdictRules(VerdictDenyWrite, p.DenyWrite), verdictRules(VerdictDenyExec, p.DenyExec))
 	return nil
+}
+
+// restrict adds one hide or deny rule.
+func (p *Plan) restrict(g GlobRule) {
+	switch r := g.Rule; {
+	case r.Verb == Hide:
+		p.Hide = append(p.Hide, g)
+	case r.Dimension == FileReads:
+		p.DenyRead = append(p.DenyRead, g)
+	case r.Dimension == FileWrites:
+		p.DenyWrite = append(p.DenyWrite, g)
+	default:
+		p.DenyExec = append(p.DenyExec, g)
+	}
 }
 
 // planPaths narrows the roots. Readable roots shrink to what every layer allows of them; a root that

@@ -198,7 +198,7 @@ func TestPresetLimitsAreNoDemands(t *testing.T) {
 		{Flags{}, Network, "net.netns", true, 0},
 		{Flags{}, Network, "net.mediator", false, 0},
 		{Flags{AllowHost: []string{"a.example"}}, Network, "net.mediator", true, 1},
-		{Flags{Net: "host"}, Network, "net.netns", false, 1},
+		{Flags{Net: "host"}, Network, "net.netns", true, 1},
 		{Flags{}, FileReads, "fs.rules", false, 0},
 		{Flags{DenyRead: []string{".env"}}, FileReads, "fs.rules", true, 1},
 		{Flags{Hide: []string{"/srv/x"}}, FileReads, "fs.rules", false, 0},
@@ -211,6 +211,9 @@ func TestPresetLimitsAreNoDemands(t *testing.T) {
 		if n := find(c.flags, c.d, c.id); n.Required != c.want || len(n.Rules) != c.rules {
 			t.Errorf("%s with %+v: got required %v, rules %v", c.id, c.flags, n.Required, n.Rules)
 		}
+	}
+	if n := find(Flags{Net: "host"}, Network, "net.netns"); !n.DegradedAllowed {
+		t.Errorf("--net host: got %+v, want that the run goes on without the control", n)
 	}
 	if n := find(Flags{Pids: 3, AllowDegraded: []string{"pids.limit"}}, Subprocesses, "pids.limit"); !n.Required || !n.DegradedAllowed {
 		t.Errorf("--allow-degraded: got %+v", n)

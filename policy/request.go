@@ -47,6 +47,9 @@ type Request struct {
 	SetEnv          map[string]string
 	AllowDegraded   []string
 	Strict          bool
+	// Resolve returns an absolute path free of the symbolic links that stand in it now. Hide and deny
+	// rules hold for what their paths lead to as well as for what they say. nil resolves nothing.
+	Resolve func(path string) string
 }
 
 // NewRequest unites flags, preset and what the caller found out about the agent.

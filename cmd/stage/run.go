@@ -3,9 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -134,7 +136,7 @@ func (c *command) runner(s *store.Store, f *runFlags) *session.Runner {
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGCONT, syscall.SIGUSR1, syscall.SIGUSR2)
 	terminal := term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stdout.Fd()))
 	return &session.Runner{
-		Store: s, Build: build(), Signals: signals, Skip: os.Getenv("_STAGE_SKIP"),
+		Store: s, Build: build(), Signals: signals,
 		Streams: session.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, TTY: terminal && !f.noTTY},
 	}
 }
@@ -150,7 +152,11 @@ func (c *command) afterRun(f *runFlags, job *store.Job, res *session.Result) err
 		errs = append(errs, session.WriteOutcome(f.outcomeFile, res.Bundle))
 	}
 	errs = append(errs, render.EndOfRun(c.err, res.Bundle))
-	for _, r := range res.Refusals {
+	for i, r := range res.Refusals {
+		if i == maxRefusals {
+			errs = append(errs, render.Hint(c.err, fmt.Sprintf("%d more hosts were denied: `stage status` has all", len(res.Refusals)-i)))
+			break
+		}
 		errs = append(errs, c.refusal(r))
 	}
 	for _, s := range res.Bundle.Shares {
@@ -167,12 +173,16 @@ func (c *command) afterRun(f *runFlags, job *store.Job, res *session.Result) err
 	return errors.Join(errs...)
 }
 
+// maxRefusals is how many denied hosts are told of after a run, which a Job chooses the number of.
+const maxRefusals = 10
+
 func (c *command) refusal(r session.Refusal) error {
-	_, err := fmt.Fprintf(c.err.W, "stage: denied: %s:%d (%d times): %s\n", render.Printable(r.Host), r.Port, r.Count, render.Printable(r.Reason))
-	if err != nil {
+	target := net.JoinHostPort(r.Host, strconv.Itoa(int(r.Port)))
+	_, err := fmt.Fprintf(c.err.W, "stage: denied: %s, %s: %s\n", render.Printable(target), render.Plural(int(r.Count), "time"), render.Printable(r.Reason))
+	if err != nil || r.Port == 0 {
 		return err
 	}
-	return render.Hint(c.err, fmt.Sprintf("--allow-host %s:%d would allow it", r.Host, r.Port))
+	return render.Hint(c.err, "--allow-host "+target+" asks for it")
 }
 
 // jobRef is how the user names the Job next, with a blank before it: by path where it lies outside

@@ -29,15 +29,15 @@ func applySum(rep *bundle.ApplyReport, n map[bundle.Verdict]int, check bool) str
 	refused := n[bundle.VerdictConflict] + n[bundle.VerdictUnknownBase]
 	switch {
 	case check:
-		return fmt.Sprintf("%s could be applied, %d are applied already, %d conflict; nothing was written", Plural(clean, "change"), done, refused)
+		return fmt.Sprintf("%s could be applied, %d are applied already, %d conflict; nothing was written", Plural(clean, "path"), done, refused)
 	case rep.Result == bundle.ResultNothing:
 		return "nothing to apply"
 	case rep.Result != bundle.ResultApplied:
 		return "nothing was written"
 	case refused > 0:
-		return fmt.Sprintf("applied %s, %d left out because they conflict", Plural(clean+done, "change"), refused)
+		return fmt.Sprintf("applied %s, %d left out because they conflict", Plural(clean+done, "path"), refused)
 	}
-	return "applied " + Plural(clean+done, "change")
+	return "applied " + Plural(clean+done, "path")
 }
 
 // Undo writes what an undo did: how many changes it took back, and how many it left.
@@ -49,7 +49,7 @@ func Undo(s *Screen, rep *bundle.ApplyReport) error {
 		}
 	}
 	p := newPrinter(s)
-	text := "took back " + Plural(len(rep.Paths)-left, "change")
+	text := "took back " + Plural(len(rep.Paths)-left, "path")
 	if left > 0 {
 		text += fmt.Sprintf(", %d left as they are because they changed since", left)
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -35,6 +34,7 @@ type Admission struct {
 	Cwd       string // where the command starts: inside the workspace
 	Home      string // the caller's home directory, free of links
 
+	program      program // what argv[0] is on the host
 	Preset       policy.Preset
 	PresetSource string
 	Agents       []*agentHome // the preset's private homes
@@ -86,10 +86,11 @@ func Admit(o Options) (*Admission, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.Request.Resolve = resolveLinks
 	if a.Plan, err = policy.Narrow(a.Request, a.Layers...); err != nil {
 		return nil, err
 	}
-	if err := a.checkStaged(); err != nil {
+	if err := errors.Join(a.checkStaged(), a.checkShares()); err != nil {
 		return nil, err
 	}
 	a.explainRefusals()
@@ -175,14 +176,8 @@ func homeDir() (string, error) {
 // choosePreset picks the preset by --executor or by where argv[0] really is.
 func (a *Admission) choosePreset(presets policy.Presets) error {
 	argv0 := a.Options.Argv[0]
-	resolved := ""
-	if p, err := exec.LookPath(argv0); err == nil {
-		if p, err = filepath.Abs(p); err == nil {
-			if real, err := filepath.EvalSymlinks(p); err == nil {
-				resolved = real
-			}
-		}
-	}
+	a.program = lookProgram(argv0)
+	resolved := a.program.real
 	writable := slices.Concat([]string{a.Workspace}, a.Options.Flags.Share, a.Options.Flags.Scratch)
 	preset, hint, err := presets.Choose(a.Options.Executor, argv0, resolved, writable)
 	if err != nil {

@@ -35,6 +35,11 @@ func (a *Admission) readAgent() (policy.Agent, error) {
 			ask.Reads = append(ask.Reads, dir)
 		}
 	}
+	readable := ask.Reads
+	for _, r := range a.Preset.Reads {
+		readable = append(readable, expandHome(r, a.Home))
+	}
+	ask.Reads = append(ask.Reads, a.programReads(readable)...)
 	var err error
 	if ask.Hosts, err = a.Preset.HostsFromEnv(os.LookupEnv); err != nil {
 		return ask, err

@@ -1,8 +1,11 @@
 package session
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
+
+	"stage/cmd/internal/store"
 )
 
 // kernelDirs are the top-level directories that every jail has its own of.
@@ -55,7 +58,13 @@ func resolvePaths(flag string, paths []string) ([]string, error) {
 // not be written directly.
 func (a *Admission) checkPlaces() error {
 	f := &a.Options.Flags
+	if err := a.checkStore(); err != nil {
+		return err
+	}
 	for _, p := range f.Read {
+		if fi, err := os.Stat(p); err != nil || !fi.IsDir() && !fi.Mode().IsRegular() {
+			return invalidf("--read %s: only directories and regular files can be read", p)
+		}
 		if slices.Contains(kernelDirs, p) || within("/proc", p) || within("/dev", p) || within("/sys", p) {
 			return invalidf("--read %s: every Job has its own %s", p, topOf(p))
 		}
@@ -73,6 +82,52 @@ func (a *Admission) checkPlaces() error {
 		}
 	}
 	return nil
+}
+
+// checkStore refuses to open stage's own store, or a part of it, to a Job.
+func (a *Admission) checkStore() error {
+	dir, err := store.DefaultPath(os.Getenv)
+	if err != nil {
+		return err
+	}
+	dir = resolveLinks(dir)
+	f := &a.Options.Flags
+	for flag, paths := range map[string][]string{"--read": f.Read, "--share": f.Share, "--scratch": f.Scratch} {
+		for _, p := range paths {
+			if within(dir, p) || flag != "--read" && within(p, dir) {
+				return invalidf("%s %s: stage's own store is there, which no Job may see", flag, p)
+			}
+		}
+	}
+	return nil
+}
+
+// checkShares refuses a share in which something is hidden or denied: a Job that may write a
+// directory could rename what is in it out of the rule's reach.
+func (a *Admission) checkShares() error {
+	for _, s := range a.Plan.Shares {
+		for _, g := range slices.Concat(a.Plan.Hide, a.Plan.DenyRead, a.Plan.DenyWrite) {
+			for _, p := range expandGlob(g) {
+				if within(s.Path, p) || within(p, s.Path) {
+					return invalidf("--share %s: %s (%s) cannot be kept from a Job that writes there directly: share a directory without it",
+						s.Path, p, g.Rule)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// resolveLinks returns path free of links as far as it is there; what is not there stays as written.
+func resolveLinks(path string) string {
+	for have, rest := path, ""; ; have, rest = filepath.Dir(have), filepath.Join(filepath.Base(have), rest) {
+		if real, err := filepath.EvalSymlinks(have); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if have == "/" {
+			return path
+		}
+	}
 }
 
 // topOf is the top-level directory that path lies in.

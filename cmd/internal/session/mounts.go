@@ -45,9 +45,6 @@ func (a *Admission) jailMounts(p places) ([]jail.Mount, error) {
 	if a.Plan.Net.Mode == policy.NetHost {
 		m.addResolver()
 	}
-	for _, s := range slices.DeleteFunc(a.secrets(), func(s string) bool { return !m.shows(s) }) {
-		m.add(jail.Mount{Kind: jail.Mask, Dest: s, Optional: true})
-	}
 	for _, h := range a.Agents {
 		m.add(jail.Mount{Kind: jail.Kept, Source: h.dir, Dest: h.path})
 	}
@@ -60,6 +57,9 @@ func (a *Admission) jailMounts(p places) ([]jail.Mount, error) {
 			return nil, err
 		}
 		m.add(jail.Mount{Kind: jail.Kept, Source: dir, Dest: s.Path})
+	}
+	for _, s := range slices.DeleteFunc(a.secrets(), func(s string) bool { return !m.shows(s) }) {
+		m.add(jail.Mount{Kind: jail.Mask, Dest: s, Optional: true})
 	}
 	for _, dir := range []string{p.store, p.own} {
 		if m.shows(dir) {

@@ -202,6 +202,9 @@ func Undo(ctx context.Context, s *store.Store, job *store.Job, keepGoing bool, p
 		return nil, err
 	}
 	defer target.Close() // handle only
+	if err := sameWorkspace(job, root, target); err != nil {
+		return nil, err
+	}
 	pending, err := unfinished(s, job.Run().Workspace)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"stage/bundle"
@@ -42,7 +43,6 @@ type Runner struct {
 	Build   bundle.Build
 	Streams Streams
 	Signals <-chan os.Signal // forwarded to the command
-	Skip    string           // test fault point of the jail, "" in production
 }
 
 // Result is what a run left.
@@ -81,7 +81,9 @@ func (r *Runner) Run(ctx context.Context, a *Admission, job *store.Job) (*Result
 	if s.outcome.Kind == bundle.NotStarted {
 		s.notStarted(err)
 	}
-	b, serr := s.seal(ctx)
+	sealing, stop := s.untilSignal(ctx)
+	b, serr := s.seal(sealing)
+	stop()
 	res := &Result{Job: job, Bundle: b, Refusals: s.evidence.refusals(), Exit: *s.outcome.StageExit}
 	return res, errors.Join(err, serr)
 }
@@ -89,9 +91,13 @@ func (r *Runner) Run(ctx context.Context, a *Admission, job *store.Job) (*Result
 // notStarted records why nothing of the command ran.
 func (s *run) notStarted(err error) {
 	exit, reason := ExitStageFailed, "stage failed before the command ran"
-	var ee *jail.ExecError
-	if errors.As(err, &ee) {
+	if ee, ok := errors.AsType[*jail.ExecError](err); ok {
 		exit = ee.Code
+	}
+	if se, ok := errors.AsType[*signalError](err); ok {
+		if n, ok := se.sig.(syscall.Signal); ok {
+			exit = 128 + int(n)
+		}
 	}
 	if err != nil {
 		reason = err.Error()
@@ -109,6 +115,50 @@ const (
 // execute sets up, runs the command and tears down again. Nothing that was set up outlives it.
 func (s *run) execute(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, s.teardown()) }()
+	if err := s.setUp(ctx); err != nil {
+		return err
+	}
+	return s.supervise(ctx)
+}
+
+// setUp does everything up to the command. A signal in the meantime ends it.
+func (s *run) setUp(ctx context.Context) error {
+	ctx, stop := s.untilSignal(ctx)
+	err := s.install(ctx)
+	stop()
+	if cause, ok := errors.AsType[*signalError](context.Cause(ctx)); ok {
+		err = errors.Join(cause, err)
+	}
+	return err
+}
+
+// untilSignal returns a context that a signal to stage ends while no command is there to take it.
+// stop must be called; afterwards signals wait again for the command.
+func (s *run) untilSignal(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	done, over := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(over)
+		select {
+		case sig := <-s.Signals:
+			cancel(&signalError{sig})
+		case <-done:
+		}
+	}()
+	return ctx, func() {
+		close(done)
+		<-over
+		cancel(nil)
+	}
+}
+
+// signalError is a signal to stage while no command ran.
+type signalError struct{ sig os.Signal }
+
+func (e *signalError) Error() string { return "interrupted by signal: " + e.sig.String() }
+
+// install sets up in order; each step needs the ones before it.
+func (s *run) install(ctx context.Context) error {
 	if err := s.a.CheckSupported(); err != nil {
 		return errors.Join(err, s.writePlan())
 	}
@@ -131,10 +181,7 @@ func (s *run) execute(ctx context.Context) (err error) {
 	if err := s.evidence.checkRequired(); err != nil {
 		return err
 	}
-	if err := s.job.UpdateRun(func(r *bundle.Run) { r.State = bundle.Running }); err != nil {
-		return err
-	}
-	return s.supervise(ctx)
+	return s.job.UpdateRun(func(r *bundle.Run) { r.State = bundle.Running })
 }
 
 // prepare writes the plan while the jail is being prepared: neither needs the other.

@@ -35,6 +35,9 @@ func OpenStaged(job *store.Job, root bundle.Root) (s *Staged, err error) {
 	if s.Lower, err = hostfs.OpenRoot(root.Path.String()); err != nil {
 		return s, fmt.Errorf("workspace %q: %w", root.Path, err)
 	}
+	if err := sameWorkspace(job, root, s.Lower); err != nil {
+		return s, err
+	}
 	if s.upper, s.log, err = job.OpenRoot(root.Name); err != nil {
 		return s, err
 	}
@@ -56,6 +59,21 @@ func OpenStaged(job *store.Job, root bundle.Root) (s *Staged, err error) {
 	}
 	s.Tracked, err = trackedFiles(root.Path.String())
 	return s, err
+}
+
+// sameWorkspace refuses a directory that is not the one the Job ran over, though it stands at its path.
+func sameWorkspace(job *store.Job, root bundle.Root, dir hostfs.Dir) error {
+	if root.Name != workspaceRoot {
+		return nil
+	}
+	n, err := dir.Stat(".")
+	if err != nil {
+		return err
+	}
+	if w := job.Run().Workspace; n.Dev != w.Dev || n.Ino != w.Ino {
+		return fmt.Errorf("workspace %q is another directory than the one job %s ran over: %w", root.Path, job.ID(), store.ErrWrongState)
+	}
+	return nil
 }
 
 // Changes returns the net changes. A git index that differs in stat data alone, as after any

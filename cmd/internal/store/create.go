@@ -61,7 +61,7 @@ func (s *Store) create(o Options) (*Job, error) {
 	if err := checkOutside(o.Workspace.Path.String(), []string{s.path}); err != nil {
 		return nil, err
 	}
-	run, err := newRun(o)
+	run, err := s.newRun(o)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +207,24 @@ func lowers(o Options) []string {
 	return trees
 }
 
-func newRun(o Options) (*bundle.Run, error) {
+// nextID returns an id that sorts after every earlier one of this Store: two of the same millisecond
+// would sort by chance.
+func (s *Store) nextID() (bundle.ID, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		id, err := NewID()
+		if err != nil {
+			return "", err
+		}
+		if id > s.last {
+			s.last = id
+			return id, nil
+		}
+	}
+}
+
+func (s *Store) newRun(o Options) (*bundle.Run, error) {
 	r := &bundle.Run{
 		Session: o.Session, Operation: o.Operation, Attempt: o.Attempt,
 		Parent: o.Parent, Workspace: o.Workspace, Roots: o.Roots,
@@ -216,11 +233,14 @@ func newRun(o Options) (*bundle.Run, error) {
 		CreatedAt: tree.Time(time.Now().UnixNano()),
 		PID:       os.Getpid(), UID: uint32(os.Geteuid()),
 	}
-	for _, id := range []*bundle.ID{&r.Job, &r.Session, &r.Operation, &r.Attempt} {
+	var err error
+	if r.Job, err = s.nextID(); err != nil {
+		return nil, err
+	}
+	for _, id := range []*bundle.ID{&r.Session, &r.Operation, &r.Attempt} {
 		if *id != "" {
 			continue
 		}
-		var err error
 		if *id, err = NewID(); err != nil {
 			return nil, err
 		}

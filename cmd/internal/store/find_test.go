@@ -343,7 +343,7 @@ func BenchmarkTenThousandJobs(b *testing.B) {
 	const jobs = 10_000
 	w := newWorld(b)
 	other := makeWorkspace(b, filepath.Join(w.dir, "other"))
-	r, err := newRun(optionsFor(other))
+	r, err := w.store.newRun(optionsFor(other))
 	if err != nil {
 		b.Fatal(err)
 	}

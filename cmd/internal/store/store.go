@@ -27,6 +27,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -66,6 +67,9 @@ type Store struct {
 	path string
 	root hostfs.Dir
 	jobs hostfs.Dir
+
+	mu   sync.Mutex
+	last bundle.ID // guarded by mu: the newest Job this Store made
 }
 
 // DefaultPath returns where the store lies by default: $XDG_STATE_HOME/stage, else

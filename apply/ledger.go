@@ -35,11 +35,11 @@ const (
 
 // record is one line of a ledger. Batch comes with planned and prepared.
 type record struct {
-	Phase phase       `json:"phase"`
-	Batch *batch      `json:"batch,omitempty"`
-	Base  []published `json:"base,omitempty"`
-	Dirs  []published `json:"dirs,omitempty"`  // with done: the directories of the batch
-	Until tree.Time   `json:"until,omitempty"` // with done: no later ctime is the batch's own
+	Phase phase     `json:"phase"`
+	Batch *batch    `json:"batch,omitempty"`
+	Base  states    `json:"base,omitempty"`
+	Dirs  states    `json:"dirs,omitempty"`  // with done: the directories of the batch
+	Until tree.Time `json:"until,omitempty"` // with done: no later ctime is the batch's own
 }
 
 // story is what a ledger says: the run it is in, and the last one that was finished.
@@ -59,10 +59,8 @@ func (s *story) active() bool {
 }
 
 func (s *story) replay(_ uint64, raw json.RawMessage) error {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
 	var r record
-	if err := d.Decode(&r); err != nil {
+	if err := decodeStrict(raw, &r); err != nil {
 		return fmt.Errorf("%w: %w", journal.ErrCorrupt, err)
 	}
 	return s.add(r)

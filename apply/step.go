@@ -20,24 +20,24 @@ const (
 // batch, so a temporary file has up to three: where it is made, where it is at the step, where it
 // is when all steps are done.
 type step struct {
-	Act  act       `json:"act"`
-	Path tree.Path `json:"path"`
-	From tree.Path `json:"from"` // of a move; of a meta step Path before all steps
+	Act  act
+	Path tree.Path
+	From tree.Path // of a move; of a meta step Path before all steps
 
-	Temp  tree.Path `json:"temp"`
-	Made  tree.Path `json:"made"`
-	Rest  tree.Path `json:"rest"`
-	Fetch int       `json:"fetch"` // displaced/<n> that is put at Made, 0 for none
+	Temp  tree.Path
+	Made  tree.Path
+	Rest  tree.Path
+	Fetch int // displaced/<n> that is put at Made, 0 for none
 
-	In  *tree.Node `json:"in"`  // what the step brings: the node at Made
-	Out *tree.Node `json:"out"` // what must come out: the node at Path, or at From of a move
+	In  *tree.Node // what the step brings: the node at Made
+	Out *tree.Node // what must come out: the node at Path, or at From of a move
 	// Since is the instant after which nothing below directory Out may have changed; 0: not known.
-	Since tree.Time `json:"since"`
+	Since tree.Time
 	// New is what a meta step makes of Out.
-	New *tree.Node `json:"new"`
+	New *tree.Node
 
-	Known tree.Path `json:"known"` // where Out is before all steps
-	End   tree.Path `json:"end"`   // where Path is when all steps are done
+	Known tree.Path // where Out is before all steps
+	End   tree.Path // where Path is when all steps are done
 
 	change  *tree.Change  // what is written to Made, unless it is fetched
 	members []tree.Change // and below it, sorted
@@ -54,36 +54,36 @@ func (s *step) displaces() bool { return s.Act == swap || s.Act == away }
 
 // dir is a directory of the target in which a batch makes, moves or removes names.
 type dir struct {
-	Path tree.Path `json:"path"` // before the steps
-	Rest tree.Path `json:"rest"` // when all steps are done
-	Gone bool      `json:"gone"` // it is among what the steps take away
+	Path tree.Path // before the steps
+	Rest tree.Path // when all steps are done
+	Gone bool      // it is among what the steps take away
 	// Covered: it lies in a directory that goes as a whole, and was found as the base has it.
-	Covered bool      `json:"covered"`
-	Old     tree.Node `json:"old"`
+	Covered bool
+	Old     tree.Node
 	// Mode and Mtime are what it ends with; an Mtime of 0 is left to the file system.
-	Mode  tree.Mode `json:"mode"`
-	Mtime tree.Time `json:"mtime"`
+	Mode  tree.Mode
+	Mtime tree.Time
 }
 
 // batch is all that one apply or undo is going to do.
 type batch struct {
-	Undo  bool   `json:"undo"`
-	Steps []step `json:"steps"` // in the order they are done
-	Dirs  []dir  `json:"dirs"`  // parents before children
+	Undo  bool     `json:"undo"`
+	Steps stepList `json:"steps"` // in the order they are done
+	Dirs  dirList  `json:"dirs"`  // parents before children
 	// Linked are files of the target that get further names: that changes their ctime.
 	Linked []tree.Node `json:"linked,omitempty"`
 	// Base is the state of every path of the batch once it is done, as far as it is known before:
 	// the new base of these paths.
-	Base []published `json:"base"`
+	Base states `json:"base"`
 }
 
 // published is the state a batch left a path in.
 type published struct {
-	Path tree.Path `json:"path"`
-	Node tree.Node `json:"node"`
+	Path tree.Path
+	Node tree.Node
 	// From is where the workspace had what the directory Path holds: where the Job moved it from,
 	// or Path itself where an undo put it back.
-	From *tree.Path `json:"from,omitempty"`
+	From *tree.Path
 }
 
 // sameInode reports whether a and b, looked at before and after a rename, are one inode whose

@@ -69,7 +69,9 @@ type Options struct {
 	Paths            []tree.Path // the changes at or below these; none: all
 	Include, Exclude []string    // doublestar patterns: what matches, and everything below
 	CheckOnly        bool        // verdicts only
-	KeepGoing        bool        // leave conflicting changes out instead of refusing all
+	// KeepGoing leaves conflicting changes out instead of refusing all, with those that cannot go
+	// without them; what is in one git directory goes together.
+	KeepGoing bool
 
 	// Alike is asked about a file of the target that has not the content of its base, if Source has
 	// OpenPreimage and that opens the base's content; if it says yes, the file counts as unchanged.

@@ -2,6 +2,7 @@ package apply_test
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -547,5 +548,137 @@ func TestUndoTellsWhatHappened(t *testing.T) {
 				t.Errorf("got %v, %v, want %q", err, e.Paths, c.why)
 			}
 		})
+	}
+}
+
+// TestLedgerOfADeepTreeIsSmall: the way to a deep path is not written down again for each path on it.
+func TestLedgerOfADeepTreeIsSmall(t *testing.T) {
+	const depth, name = 60, 200
+	w := newWorld(t)
+	p := ""
+	for range depth {
+		p = filepath.Join(p, strings.Repeat("n", name))
+		w.job.Mkdir(p)
+	}
+	w.job.Write(filepath.Join(p, "f"), "deep")
+	w.job.Seal()
+	before := w.snapshot()
+	batch := w.newBatch()
+	if _, err := apply.Apply(t.Context(), w.options(batch, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.undoErr(batch); err != nil {
+		t.Fatal(err)
+	}
+	if d := testenv.Diff(before, w.snapshot()); d != "" {
+		t.Error(d)
+	}
+	info, err := os.Stat(filepath.Join(batch, "ledger"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if limit := int64(depth * 10 * (name + 500)); info.Size() > limit {
+		t.Errorf("the ledger has %d bytes, want at most %d", info.Size(), limit)
+	}
+}
+
+func (w *world) undoErr(batch string) error {
+	_, err := apply.Undo(w.t.Context(), apply.UndoOptions{Job: "job", Target: stagedtest.OpenRoot(w.t, w.work.Dir), Batch: stagedtest.OpenRoot(w.t, batch)})
+	return err
+}
+
+// commitWorld is a workspace with two repositories, and a Job that committed in both.
+func commitWorld(t *testing.T) *world {
+	t.Helper()
+	w := newWorldWith(t, func(x stagedtest.Tree) {
+		for _, d := range []string{".git", "d/.git"} {
+			x.Mkdir(d)
+			x.Mkdir(d + "/objects")
+			x.Write(d+"/index", "index 1")
+			x.Write(d+"/ref", "ref 1")
+		}
+	})
+	for _, d := range []string{".git", "d/.git"} {
+		w.job.Write(d+"/objects/new", "object")
+		w.job.Write(d+"/index", "index 22")
+		w.job.Write(d+"/ref", "ref 22")
+	}
+	w.job.Write("f", "job")
+	w.job.Seal()
+	return w
+}
+
+// gitConflicts returns the paths of res that conflict, with the reasons.
+func gitConflicts(res *apply.Result) map[string]string {
+	out := map[string]string{}
+	for _, p := range res.Paths {
+		if p.Verdict == tree.Conflict {
+			out[p.Path.String()] = p.Why
+		}
+	}
+	return out
+}
+
+// TestKeepGoingLeavesACommitWhole: one conflict below a git directory leaves out all that is in it,
+// and says so; other repositories and files go.
+func TestKeepGoingLeavesACommitWhole(t *testing.T) {
+	w := commitWorld(t)
+	w.work.Write(".git/index", "index of the host")
+	res, err := w.apply(func(o *apply.Options) { o.KeepGoing = true })
+	if err != nil || res.Outcome != apply.Published {
+		t.Fatalf("got %v, %v", res.Outcome, err)
+	}
+	want := map[string]string{
+		".git/index":       "content changed in the workspace since",
+		".git/ref":         `left out with ".git/index"`,
+		".git/objects/new": `left out with ".git/index"`,
+	}
+	if got := gitConflicts(res); !maps.Equal(got, want) {
+		t.Errorf("left out %v, want %v", got, want)
+	}
+	w.twin.Write(".git/index", "index of the host")
+	for p, text := range map[string]string{"d/.git/objects/new": "object", "d/.git/index": "index 22", "d/.git/ref": "ref 22", "f": "job"} {
+		w.twin.Write(p, text)
+	}
+	if d := testenv.Diff(snapshot(t, w.twin.Dir), w.snapshot(), testenv.Mtime); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestUndoLeavesACommitWhole is TestKeepGoingLeavesACommitWhole for undo.
+func TestUndoLeavesACommitWhole(t *testing.T) {
+	w := commitWorld(t)
+	batch := w.newBatch()
+	if _, err := apply.Apply(t.Context(), w.options(batch, nil)); err != nil {
+		t.Fatal(err)
+	}
+	w.work.Write("d/.git/ref", "ref of the host")
+	undo := apply.UndoOptions{Job: "job", Target: stagedtest.OpenRoot(t, w.work.Dir), Batch: stagedtest.OpenRoot(t, batch), KeepGoing: true}
+	res, err := apply.Undo(t.Context(), undo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"d/.git/ref":         "content changed in the workspace since",
+		"d/.git/index":       `left out with "d/.git/ref"`,
+		"d/.git/objects/new": `left out with "d/.git/ref"`,
+	}
+	if got := gitConflicts(res); !maps.Equal(got, want) {
+		t.Errorf("left out %v, want %v", got, want)
+	}
+	for p, text := range map[string]string{"d/.git/objects/new": "object", "d/.git/index": "index 22", "d/.git/ref": "ref of the host"} {
+		w.twin.Write(p, text)
+	}
+	if d := testenv.Diff(snapshot(t, w.twin.Dir), w.snapshot(), testenv.Mtime); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestSelectionWithinGit: what a user names below a git directory is applied alone.
+func TestSelectionWithinGit(t *testing.T) {
+	w := commitWorld(t)
+	res, err := w.apply(func(o *apply.Options) { o.Paths = []tree.Path{path(".git/ref")} })
+	if err != nil || len(res.Paths) != 1 {
+		t.Fatalf("got %v, %v", res.Paths, err)
 	}
 }

@@ -134,6 +134,56 @@ func (g *graph) close(sel []bool, edges [][]int) {
 	}
 }
 
+// causes returns, for everything that edges lead to from what is bad, which of bad it follows from.
+func (g *graph) causes(bad []bool, edges [][]int) map[int]int {
+	cause := map[int]int{}
+	var todo []int
+	for i, on := range bad {
+		if on {
+			cause[i] = i
+			todo = append(todo, i)
+		}
+	}
+	for len(todo) > 0 {
+		i := todo[0]
+		todo = todo[1:]
+		for _, j := range edges[i] {
+			if _, known := cause[j]; !known {
+				cause[j] = cause[i]
+				todo = append(todo, j)
+			}
+		}
+	}
+	return cause
+}
+
+// addGit: what is in one git directory goes together. Some of a commit without the rest is a
+// repository that names what it has not.
+func (g *graph) addGit() {
+	first := map[tree.Path]int{}
+	for i, c := range g.all {
+		d, ok := gitDirOf(c.Path)
+		if !ok {
+			continue
+		}
+		if j, known := first[d]; known {
+			g.both(j, i)
+		} else {
+			first[d] = i
+		}
+	}
+}
+
+// gitDirOf returns the outermost git directory that p is or lies in.
+func gitDirOf(p tree.Path) (d tree.Path, ok bool) {
+	for ; !p.IsRoot(); p = p.Parent() {
+		if p.Base() == ".git" {
+			d, ok = p, true
+		}
+	}
+	return d, ok
+}
+
 func (g *graph) neededBy() [][]int {
 	by := make([][]int, len(g.all))
 	for i, list := range g.needs {

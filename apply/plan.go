@@ -50,7 +50,7 @@ func newPlan(o *Options, all []tree.Change) *plan {
 }
 
 // judge compares every selected change with the target and keeps the clean ones. With KeepGoing
-// conflicting ones are left out, and what needs them.
+// conflicting ones are left out, what needs them, and what belongs to one git directory with them.
 func (p *plan) judge(ctx context.Context, sel []bool, r *Result) error {
 	bad := make([]bool, len(p.all))
 	var conflicts []PathResult
@@ -73,8 +73,7 @@ func (p *plan) judge(ctx context.Context, sel []bool, r *Result) error {
 		return &ConflictError{conflicts}
 	}
 	if len(conflicts) > 0 {
-		g := newGraph(p.all, p.o.Source)
-		g.close(bad, g.neededBy())
+		p.leaveOut(bad, r)
 	}
 	for i, c := range p.all {
 		if sel[i] && !bad[i] {
@@ -86,6 +85,21 @@ func (p *plan) judge(ctx context.Context, sel []bool, r *Result) error {
 		return &ConflictError{conflicts}
 	}
 	return nil
+}
+
+// leaveOut adds to bad the changes that cannot be applied without one of bad, and says so in r.
+func (p *plan) leaveOut(bad []bool, r *Result) {
+	g := newGraph(p.all, p.o.Source)
+	g.addGit()
+	cause := g.causes(bad, g.neededBy())
+	for i := range r.Paths {
+		pr := &r.Paths[i]
+		j, out := cause[g.index[pr.Path]]
+		if k := g.index[pr.Path]; out && !bad[k] {
+			bad[k] = true
+			pr.Verdict, pr.Why = tree.Conflict, "left out with "+quote(p.all[j].Path)
+		}
+	}
 }
 
 func (p *plan) judgeOne(ctx context.Context, c tree.Change) (PathResult, error) {

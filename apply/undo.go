@@ -309,13 +309,34 @@ func (u *reversal) movedIn(q tree.Path) bool {
 func (u *reversal) spread() {
 	steps := u.story.finished.Steps
 	for again := true; again; {
-		again = false
+		again = u.spreadGit()
 		for i := range steps {
 			if u.skip[i] == "" && u.blocked(i) {
 				u.skip[i], again = "depends on what changed in the workspace since", true
 			}
 		}
 	}
+}
+
+// spreadGit leaves out what is in one git directory with something that is left out. It reports
+// whether there was any.
+func (u *reversal) spreadGit() (any bool) {
+	steps := u.story.finished.Steps
+	out := map[tree.Path]tree.Path{}
+	for i := range steps {
+		if d, ok := gitDirOf(steps[i].End); ok && u.skip[i] != "" {
+			if _, known := out[d]; !known {
+				out[d] = steps[i].End
+			}
+		}
+	}
+	for i := range steps {
+		d, ok := gitDirOf(steps[i].End)
+		if with, bad := out[d]; ok && bad && u.skip[i] == "" {
+			u.skip[i], any = "left out with "+quote(with), true
+		}
+	}
+	return any
 }
 
 func (u *reversal) blocked(i int) bool {

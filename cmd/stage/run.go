@@ -152,6 +152,9 @@ func (c *command) afterRun(f *runFlags, job *store.Job, res *session.Result) err
 		errs = append(errs, session.WriteOutcome(f.outcomeFile, res.Bundle))
 	}
 	errs = append(errs, render.EndOfRun(c.err, res.Bundle))
+	if !res.Bundle.Changes.Complete {
+		errs = append(errs, render.Hint(c.err, "not all changes could be counted, `stage status` says why; they are reviewable all the same"))
+	}
 	for i, r := range res.Refusals {
 		if i == maxRefusals {
 			errs = append(errs, render.Hint(c.err, fmt.Sprintf("%d more hosts were denied: `stage status` has all", len(res.Refusals)-i)))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"stage/apply"
 	"stage/bundle"
@@ -29,6 +30,9 @@ func RecoverJob(ctx context.Context, job *store.Job, build bundle.Build) error {
 	return err
 }
 
+// countFor bounds the counting of changes when a lost Job is sealed.
+const countFor = 10 * time.Second
+
 func lostBundle(ctx context.Context, job *store.Job, build bundle.Build) (*bundle.Bundle, error) {
 	if err := jail.CleanUp(job.Work()); err != nil {
 		return nil, fmt.Errorf("clean up after job %s: %w", job.ID(), err)
@@ -41,8 +45,10 @@ func lostBundle(ctx context.Context, job *store.Job, build bundle.Build) (*bundl
 	b := bundle.Lost(&run, plan)
 	known := newBundle(job, build, bundle.SealedByRecovery)
 	b.SealedAt, b.Stage, b.Host = known.SealedAt, known.Stage, known.Host
-	// The changes of an interrupted Job are reviewable; that they cannot be counted is no reason
-	// not to seal it.
+	// The changes of an interrupted Job are reviewable; that they cannot be counted, or not soon, is
+	// no reason not to seal it: another run waits for this.
+	ctx, cancel := context.WithTimeout(ctx, countFor)
+	defer cancel()
 	b.Changes, err = CountChanges(ctx, job)
 	if err != nil {
 		b.Limits = append(b.Limits, "changes could not be counted: "+err.Error())

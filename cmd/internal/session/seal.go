@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -21,6 +22,7 @@ import (
 // seal writes back refreshed credentials, counts the changes and writes the bundle.
 func (s *run) seal(ctx context.Context) (*bundle.Bundle, error) {
 	var errs []error
+	var uncounted []string
 	for _, h := range s.a.Agents {
 		if h.dir == "" || s.a.Options.NoAuthWriteback {
 			continue
@@ -34,14 +36,17 @@ func (s *run) seal(ctx context.Context) (*bundle.Bundle, error) {
 	b := newBundle(s.job, s.Build, bundle.SealedByRun)
 	b.PlanDigest, b.Outcome = s.planDigest, s.outcome
 	if s.evidence.exit != nil || s.outcome.Kind != bundle.NotStarted {
-		changes, err := CountChanges(ctx, s.job)
-		b.Changes, errs = changes, append(errs, err)
+		// How the command ended does not depend on whether its changes could be counted.
+		var err error
+		if b.Changes, err = CountChanges(ctx, s.job); err != nil {
+			uncounted = []string{"changes could not all be counted: " + err.Error()}
+		}
 	} else {
 		b.Changes = bundle.Changes{Complete: true}
 	}
 	b.Controls = s.evidence.controls()
 	b.Dimensions = bundle.Summarize(b.Controls)
-	b.Shares, b.Limits = s.shares, s.evidence.limits()
+	b.Shares, b.Limits = s.shares, slices.Concat(uncounted, s.evidence.limits())
 	if err := s.job.Seal(b); err != nil {
 		return nil, errors.Join(append(errs, err)...)
 	}

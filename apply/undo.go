@@ -20,9 +20,16 @@ type UndoOptions struct {
 	Pending []hostfs.Dir
 	// Later are the batches of the same Job that came after Batch, oldest first. What they, or
 	// their undo, left behind is not somebody else's change.
-	Later     []hostfs.Reader
-	KeepGoing bool // leave out what changed since instead of refusing all
-	Point     func(name string)
+	Later []hostfs.Reader
+	// KeepGoing leaves out what changed since instead of refusing all, and what is in one git
+	// directory with it.
+	KeepGoing bool
+	// Alike is asked about a file that has not the content the batch left, if OpenPublished opens
+	// that; if it says yes, the file counts as unchanged. OpenPublished opens what the Job staged at a
+	// path; its digest tells whether that is what the batch published. Both may be nil.
+	Alike         func(p tree.Path, a, b func() (hostfs.File, error)) (bool, error)
+	OpenPublished func(p tree.Path) (hostfs.File, error)
+	Point         func(name string)
 }
 
 // ErrNotPublished is the cause when there is nothing to undo: the batch published nothing, or was
@@ -225,6 +232,9 @@ func (u *reversal) checkNew(ctx context.Context, s *step, n tree.Node) (string, 
 	}
 	why, err := u.checkBelow(ctx, s.End)
 	if !errors.Is(err, fs.ErrPermission) {
+		if why == "" && err == nil {
+			u.after[s.End] = n // every name in it was looked at
+		}
 		return why, err
 	}
 	if u.left(s.End, n) {
@@ -240,14 +250,44 @@ func (u *reversal) alike(ctx context.Context, p tree.Path, n, left tree.Node) (s
 	}
 	c := tree.Change{Path: p, Base: left}
 	j := c.Judge(n)
-	if !j.NeedDigest {
-		return j.Why, nil
+	if j.NeedDigest {
+		err := within(u.o.Target, p, func(d hostfs.Dir, name string) (err error) {
+			n.Digest, err = judge.Digest(ctx, d, name)
+			return err
+		})
+		if err != nil {
+			return "", err
+		}
+		j = c.Judge(n)
 	}
-	err := within(u.o.Target, p, func(d hostfs.Dir, name string) (err error) {
-		n.Digest, err = judge.Digest(ctx, d, name)
-		return err
+	if j.Why == "" {
+		return "", nil
+	}
+	same, err := u.sameMeaning(ctx, p, n, left)
+	if err != nil || !same {
+		return j.Why, err
+	}
+	u.after[p] = n
+	return "", nil
+}
+
+// sameMeaning reports whether the file n, which is at p, means what the batch left there.
+func (u *reversal) sameMeaning(ctx context.Context, p tree.Path, n, left tree.Node) (bool, error) {
+	if u.o.Alike == nil || u.o.OpenPublished == nil || n.Kind != tree.File || !n.SameMeta(left) {
+		return false, nil
+	}
+	published := judge.Checked(ctx, func() (hostfs.File, error) { return u.o.OpenPublished(p) }, left.Digest)
+	same, err := u.o.Alike(p, published, func() (f hostfs.File, err error) {
+		err = within(u.o.Target, p, func(d hostfs.Dir, name string) (err error) {
+			f, err = d.Open(name)
+			return err
+		})
+		return f, err
 	})
-	return c.Judge(n).Why, err
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return same, err
 }
 
 func (u *reversal) checkBelow(ctx context.Context, p tree.Path) (string, error) {

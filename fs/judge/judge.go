@@ -140,19 +140,18 @@ func (j *Judge) compare(ctx context.Context, c tree.Change, f *Finding) error {
 		f.Judgement = c.Judge(f.Found)
 	}
 	if f.Verdict == tree.Conflict {
-		return j.alike(c, f)
+		return j.alike(ctx, c, f)
 	}
 	return nil
 }
 
 // alike makes f clean if the content of a file means what that of the base meant.
-func (j *Judge) alike(c tree.Change, f *Finding) error {
+func (j *Judge) alike(ctx context.Context, c tree.Change, f *Finding) error {
 	if j.known.Alike == nil || j.known.Preimage == nil || c.SubtreeTime != 0 || c.Base.Kind != tree.File || !f.Found.SameMeta(c.Base) {
 		return nil
 	}
-	same, err := j.known.Alike(c.Path,
-		func() (hostfs.File, error) { return j.known.Preimage(c.Path) },
-		func() (hostfs.File, error) { return open(j.dir, f.At) })
+	before := Checked(ctx, func() (hostfs.File, error) { return j.known.Preimage(c.Path) }, c.Base.Digest)
+	same, err := j.known.Alike(c.Path, before, func() (hostfs.File, error) { return open(j.dir, f.At) })
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -162,6 +161,26 @@ func (j *Judge) alike(c tree.Change, f *Finding) error {
 		f.Judgement = tree.Judgement{Verdict: tree.Clean}
 	}
 	return nil
+}
+
+// Checked returns a function that opens what open opens if it has the digest want; else that is
+// fs.ErrNotExist.
+func Checked(ctx context.Context, open func() (hostfs.File, error), want tree.Digest) func() (hostfs.File, error) {
+	return func() (hostfs.File, error) {
+		f, err := open()
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		got, err := DigestFile(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		if got != want {
+			return nil, fmt.Errorf("content of digest %q: %w", want, fs.ErrNotExist)
+		}
+		return open()
+	}
 }
 
 func open(root hostfs.Reader, p tree.Path) (hostfs.File, error) {

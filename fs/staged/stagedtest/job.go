@@ -98,6 +98,19 @@ func (j *Job) Reader(rebased map[tree.Path]tree.Node) *staged.Reader {
 	return r
 }
 
+// ReaderWith is Reader with preimages and the judgement of what is alike.
+func (j *Job) ReaderWith(rebased map[tree.Path]tree.Node, pre hostfs.Reader, alike func(tree.Path, func() (hostfs.File, error), func() (hostfs.File, error)) (bool, error)) *staged.Reader {
+	j.t.Helper()
+	text, err := os.ReadFile(j.logPath())
+	j.must(err)
+	r, err := staged.Open(staged.Config{
+		Lower: j.low, Upper: j.up, Log: bytes.NewReader(text), Rebased: rebased, Preimages: pre, Alike: alike,
+		Rootless: j.euid != 0, UID: j.euid, GID: uint32(os.Getegid()),
+	})
+	j.must(err)
+	return r
+}
+
 // OpenReader reads a Job's change log and returns its Reader.
 func OpenReader(low, up hostfs.Reader, log string, rebased map[tree.Path]tree.Node) (*staged.Reader, error) {
 	text, err := os.ReadFile(log)

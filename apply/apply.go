@@ -33,6 +33,8 @@ import (
 type Contents interface {
 	OpenNew(p tree.Path) (hostfs.File, error)
 	OpenBase(p tree.Path) (hostfs.File, error)
+	// StatBase returns what the workspace has at p now, Absent for nothing. It follows no link.
+	StatBase(p tree.Path) (tree.Node, error)
 	WalkMoved(c tree.Change, f func(from, to tree.Path, n tree.Node) error) error
 	WalkRemoved(c tree.Change, f func(p tree.Path, n tree.Node) error) error
 }
@@ -117,7 +119,7 @@ type Result struct {
 }
 
 // Apply publishes the selected changes. The Result is never nil; with a *ConflictError, *GatedError
-// or *NoMatchError nothing was written.
+// or *NoMatchError nothing was written; with an *UnfinishedError all was.
 func Apply(ctx context.Context, o Options) (*Result, error) {
 	r := &Result{Outcome: Nothing}
 	if o.CheckOnly {
@@ -254,7 +256,7 @@ func (o *Options) publish(ctx context.Context, p *plan, r *Result) error {
 // refused turns a conflict met while publishing into the Result it means.
 func (r *Result) refused(err error) error {
 	c := new(conflict)
-	if !errors.As(err, &c) || errors.As(err, new(*RecoveryNeededError)) {
+	if !errors.As(err, &c) || errors.As(err, new(*RecoveryNeededError)) || errors.As(err, new(*UnfinishedError)) {
 		return err
 	}
 	r.Outcome = Conflicts

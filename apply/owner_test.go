@@ -200,3 +200,80 @@ func TestClosedFolderMoves(t *testing.T) {
 		}
 	})
 }
+
+// TestFolderClosedSinceIsAConflict: what cannot be looked at any more is a conflict, in the review and
+// in apply, and keeps nothing else from either.
+func TestFolderClosedSinceIsAConflict(t *testing.T) {
+	asUser(t, func(x stagedtest.Plain) {}, func(w *world) {
+		for _, p := range []string{"d", "d/e", "d/gone", "m"} {
+			w.work.Mkdir(p)
+		}
+		for _, p := range []string{"d/f", "d/g", "d/e/f", "d/gone/f", "f", "m/f"} {
+			w.work.Write(p, "old "+p)
+		}
+		w.t.Cleanup(func() { openAll(w.dir) })
+		nextTick(w.t)
+		w.job.Write("d/f", "old d/g") // as long as before
+		w.job.Remove("d/g")
+		w.job.Write("d/new", "old d/g")
+		w.job.Chmod("d/e", 0o700)
+		w.job.Remove("d/gone/f")
+		w.job.Remove("d/gone")
+		w.job.Rename("d/e/f", "d/e/f2")
+		w.job.Rename("m", "d/m")
+		w.job.Write("f", "job")
+		w.job.Seal()
+		w.work.Chmod("d", 0)
+		r := w.job.Reader(nil)
+		all, err := r.Changes(w.t.Context())
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for _, c := range all {
+			want := tree.Conflict
+			if c.Path == path("f") || c.Path == path("m") {
+				want = tree.Clean
+			}
+			if j, err := r.Verdict(w.t.Context(), c); err != nil || j.Verdict != want {
+				w.t.Errorf("verdict over %q: %v, %v, want %v", c.Path, j, err, want)
+			}
+		}
+		if _, err := apply.Classify(w.t.Context(), all, r, 0); err != nil {
+			w.t.Errorf("classify: %v", err)
+		}
+		if res, err := w.apply(func(o *apply.Options) { o.KeepGoing = true }); err != nil || res.Outcome != apply.Published {
+			w.t.Errorf("got %v, %v", res.Outcome, err)
+		}
+		w.holds("f", "job")
+		w.holds("m/f", "old m/f")
+	})
+}
+
+// TestNewClosedFolder: a new folder that even its owner may not look into is published, found as it
+// was left, and taken back.
+func TestNewClosedFolder(t *testing.T) {
+	asUser(t, func(x stagedtest.Plain) {}, func(w *world) {
+		w.t.Cleanup(func() { openAll(w.dir) })
+		w.job.Mkdir("n")
+		w.job.Write("n/f", "job")
+		w.job.Mkdir("n/m")
+		w.job.Write("n/m/f", "job")
+		w.job.Chmod("n/m", 0)
+		w.job.Chmod("n", 0o444)
+		w.job.Seal()
+		batch := w.newBatch()
+		if _, err := apply.Apply(w.t.Context(), w.options(batch, nil)); err != nil {
+			w.t.Fatal(err)
+		}
+		if info, err := os.Lstat(filepath.Join(w.work.Dir, "n")); err != nil || info.Mode().Perm() != 0o444 {
+			w.t.Errorf("got %v, %v", info.Mode(), err)
+		}
+		if left := w.changesOf(w.all()); left != "" {
+			w.t.Errorf("left: %s", left)
+		}
+		w.undoQuietly(batch)
+		if all := w.work.List(); len(all) > 0 {
+			w.t.Errorf("undo left %q", all)
+		}
+	})
+}

@@ -444,6 +444,9 @@ func (p *plan) addMeta(c tree.Change, at tree.Path, found tree.Node) error {
 }
 
 func (p *plan) addNew(c tree.Change, f judge.Finding, below []tree.Change) error {
+	if err := p.keepOpen(c, below); err != nil {
+		return err
+	}
 	var members []tree.Change
 	for _, m := range below {
 		if !m.Moved {
@@ -467,6 +470,20 @@ func (p *plan) addNew(c tree.Change, f judge.Finding, below []tree.Change) error
 		return err
 	}
 	return p.append(phase, s)
+}
+
+// keepOpen has new directories that their owner may not look into closed last: until then the batch
+// has to.
+func (p *plan) keepOpen(c tree.Change, below []tree.Change) error {
+	for _, m := range append([]tree.Change{c}, below...) {
+		if m.New.Kind != tree.Dir || m.Moved || m.New.Mode&0o500 == 0o500 {
+			continue
+		}
+		if err := p.touch(m.Path); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // append adds a step and takes note of the directories it changes.

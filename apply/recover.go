@@ -23,7 +23,8 @@ const (
 )
 
 // Recover finishes or undoes what a killed apply or undo left behind in target; batch is its
-// directory. It may be called any number of times. It takes the lock of target.
+// directory. It may be called any number of times. It takes the lock of target. With an
+// *UnfinishedError the batch is published, or undone, but something is still left to do.
 func Recover(ctx context.Context, target, batch hostfs.Dir) (RecoverResult, error) {
 	unlock, err := lock(target)
 	if err != nil {
@@ -84,7 +85,10 @@ func (e *engine) recover(ctx context.Context) (RecoverResult, error) {
 			return RecoveredNothing, err
 		}
 	}
-	return RolledForward, e.finish(ctx)
+	if err := e.finish(ctx); err != nil {
+		return RolledForward, &UnfinishedError{err}
+	}
+	return RolledForward, nil
 }
 
 // allDone reports whether every step has been done.

@@ -49,7 +49,7 @@ func namesBelow(ctx context.Context, d hostfs.Reader, p tree.Path, wanted func(u
 func namesAt(ctx context.Context, d hostfs.Reader, q tree.Path, wanted func(uint64) bool, f func(tree.Path, tree.Node) (bool, error)) error {
 	n, err := d.Stat(q.Base())
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
 		return nil
 	case err != nil:
 		return fmt.Errorf("look at %q: %w", q, err)

@@ -211,6 +211,9 @@ func (r *Reader) OpenNew(p tree.Path) (hostfs.File, error) {
 // OpenBase opens the workspace's content of the regular file p, as it is now.
 func (r *Reader) OpenBase(p tree.Path) (hostfs.File, error) { return open(r.cfg.Lower, p) }
 
+// StatBase returns what the workspace has at p now, Absent for nothing; digests are left empty.
+func (r *Reader) StatBase(p tree.Path) (tree.Node, error) { return r.lowerNode(p) }
+
 // OpenPreimage opens what the base of workspace path p held; fs.ErrNotExist where that was not kept.
 func (r *Reader) OpenPreimage(p tree.Path) (hostfs.File, error) {
 	b, err := r.baseAt(p)

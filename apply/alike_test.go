@@ -64,7 +64,7 @@ func (w *world) recordDigest(p string, digest tree.Digest) {
 		w.t.Fatal(err)
 	}
 	defer old.Close()
-	f, err := os.Create(filepath.Join(w.store, "log.new"))
+	f, err := os.OpenFile(filepath.Join(w.store, "log.new"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		w.t.Fatal(err)
 	}

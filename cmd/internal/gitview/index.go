@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"stage/fs/hostfs"
 	"stage/fs/tree"
 )
 
@@ -312,6 +313,29 @@ func StatOnly(c tree.Change, contents Contents) (bool, error) {
 		return false, err
 	}
 	same, err := SameEntries(bytes.NewReader(before), bytes.NewReader(after))
+	if errors.Is(err, ErrIndex) || errors.Is(err, ErrIndexForm) {
+		return false, nil
+	}
+	return same, err
+}
+
+// Alike reports whether two contents of a git index say the same beside stat data. Paths that are no
+// index below .git, and contents that are none, are not alike.
+func Alike(p tree.Path, a, b func() (hostfs.File, error)) (bool, error) {
+	if names := p.Names(); len(names) < 2 || !slices.Contains(names[:len(names)-1], ".git") || p.Base() != "index" {
+		return false, nil
+	}
+	x, err := a()
+	if err != nil {
+		return false, err
+	}
+	defer x.Close() // read only
+	y, err := b()
+	if err != nil {
+		return false, err
+	}
+	defer y.Close() // read only
+	same, err := SameEntries(io.LimitReader(x, maxIndex), io.LimitReader(y, maxIndex))
 	if errors.Is(err, ErrIndex) || errors.Is(err, ErrIndexForm) {
 		return false, nil
 	}

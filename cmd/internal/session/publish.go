@@ -7,6 +7,7 @@ import (
 
 	"stage/apply"
 	"stage/bundle"
+	"stage/cmd/internal/gitview"
 	"stage/cmd/internal/store"
 	"stage/fs/hostfs"
 	"stage/fs/tree"
@@ -49,7 +50,7 @@ func Publish(ctx context.Context, s *store.Store, job *store.Job, o PublishOptio
 	a := apply.Options{
 		Job: string(job.ID()), Source: st, Target: st.Lower, Pending: pending, Tracked: st.Tracked,
 		Paths: o.Paths, Include: o.Include, Exclude: o.Exclude,
-		CheckOnly: o.CheckOnly, KeepGoing: o.KeepGoing, Allow: o.Allow, Point: o.Point,
+		CheckOnly: o.CheckOnly, KeepGoing: o.KeepGoing, Allow: o.Allow, Point: o.Point, Alike: gitview.Alike,
 	}
 	if o.CheckOnly {
 		res, err := apply.Apply(ctx, a)
@@ -197,14 +198,11 @@ func Undo(ctx context.Context, s *store.Store, job *store.Job, keepGoing bool, p
 	if err != nil {
 		return nil, err
 	}
-	target, err := hostfs.OpenRoot(root.Path.String())
+	st, err := OpenStaged(job, root)
 	if err != nil {
 		return nil, err
 	}
-	defer target.Close() // handle only
-	if err := sameWorkspace(job, root, target); err != nil {
-		return nil, err
-	}
+	defer st.Close() // read only
 	pending, err := unfinished(s, job.Run().Workspace)
 	if err != nil {
 		return nil, err
@@ -215,7 +213,10 @@ func Undo(ctx context.Context, s *store.Store, job *store.Job, keepGoing bool, p
 		return nil, err
 	}
 	defer closeAll(later) // handles only
-	o := apply.UndoOptions{Job: string(job.ID()), Target: target, Batch: dir, Pending: pending, KeepGoing: keepGoing, Point: point}
+	o := apply.UndoOptions{
+		Job: string(job.ID()), Target: st.Lower, Batch: dir, Pending: pending, KeepGoing: keepGoing, Point: point,
+		Alike: gitview.Alike, OpenPublished: st.OpenNew,
+	}
 	for _, d := range later {
 		o.Later = append(o.Later, d)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 
 	"stage/apply"
@@ -21,6 +22,7 @@ type Staged struct {
 	Lower   hostfs.Dir // the workspace
 	Tracked int        // number of files git tracks there, 0 if not known
 	upper   hostfs.Dir
+	pre     hostfs.Dir // preimages, nil when there are none
 	log     hostfs.File
 }
 
@@ -41,6 +43,9 @@ func OpenStaged(job *store.Job, root bundle.Root) (s *Staged, err error) {
 	if s.upper, s.log, err = job.OpenRoot(root.Name); err != nil {
 		return s, err
 	}
+	if s.pre, err = hostfs.OpenRoot(job.Pre(root.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return s, err
+	}
 	rebased, err := published(job, root)
 	if err != nil {
 		return s, err
@@ -50,10 +55,14 @@ func OpenStaged(job *store.Job, root bundle.Root) (s *Staged, err error) {
 	if err != nil {
 		return s, err
 	}
-	s.Reader, err = staged.Open(staged.Config{
+	cfg := staged.Config{
 		Lower: s.Lower, Upper: s.upper, Log: s.log,
-		Rootless: run.UID != 0, UID: run.UID, GID: gid, Rebased: rebased,
-	})
+		Rootless: run.UID != 0, UID: run.UID, GID: gid, Rebased: rebased, Alike: gitview.Alike,
+	}
+	if s.pre != nil {
+		cfg.Preimages = s.pre
+	}
+	s.Reader, err = staged.Open(cfg)
 	if err != nil {
 		return s, fmt.Errorf("job %s: change log of %q: %w", job.ID(), root.Name, err)
 	}
@@ -110,6 +119,9 @@ func (s *Staged) Close() error {
 	}
 	if s.upper != nil {
 		errs = append(errs, s.upper.Close())
+	}
+	if s.pre != nil {
+		errs = append(errs, s.pre.Close())
 	}
 	if s.Lower != nil {
 		errs = append(errs, s.Lower.Close())

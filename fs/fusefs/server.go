@@ -63,10 +63,14 @@ type Server struct {
 	proto   *fuse.ProtocolServer
 	readers int
 
-	closing atomic.Bool
+	closed  atomic.Bool  // Close was called
+	closing atomic.Bool  // the loops are to end
 	idle    atomic.Int32 // loops that wait for a request
 	loops   atomic.Int32
 	wg      sync.WaitGroup
+
+	stop     chan struct{} // ends notifier
+	notifier sync.WaitGroup
 
 	mu       sync.Mutex
 	protocol string           // guarded by mu, like all below
@@ -87,10 +91,11 @@ func Serve(dev *os.File, fs *overlay.FS, o Options) (*Server, error) {
 	if dev == nil || fs == nil {
 		return nil, errors.New("serve overlay: no device or no overlay")
 	}
-	s := &Server{name: o.Name, dev: dev, fs: fs, readers: max(runtime.GOMAXPROCS(0), 2), threads: map[int]struct{}{}}
+	s := &Server{name: o.Name, dev: dev, fs: fs, readers: max(runtime.GOMAXPROCS(0), 2), threads: map[int]struct{}{}, stop: make(chan struct{})}
 	s.fd = int(dev.Fd()) // Fd makes it blocking, which the loops rely on
 	s.proto = fuse.NewProtocolServer(&mount{RawFileSystem: fuse.NewDefaultRawFileSystem(), fs: fs}, mountSettings())
 	s.start(s.first)
+	s.notifier.Go(s.notifyStale)
 	return s, nil
 }
 
@@ -301,9 +306,12 @@ func (s *Server) Protocol() string {
 // Close ends serving: after the mount is gone, or to abort it, when whoever uses it gets ENOTCONN.
 // It waits for all loops and closes the device.
 func (s *Server) Close() error {
-	if s.closing.Swap(true) {
+	if s.closed.Swap(true) {
 		return os.ErrClosed
 	}
+	close(s.stop)
+	s.notifier.Wait() // while requests are still answered, for which a notification may wait
+	s.closing.Store(true)
 	if err := s.wake(); err != nil {
 		return err
 	}

@@ -42,6 +42,11 @@ func (f *FS) append(recs ...Record) error {
 // Preconditions:
 //   - FS.mu is held exclusively.
 func (f *FS) base(p *node, name string, gone bool) (*Record, error) {
+	return f.baseFor(nil, p, name, gone)
+}
+
+// baseFor is base where kid, if it is not nil, is the node the Job changes at name in p.
+func (f *FS) baseFor(kid, p *node, name string, gone bool) (*Record, error) {
 	path, err := f.childPath(p, name)
 	if err != nil {
 		return nil, err
@@ -53,6 +58,10 @@ func (f *FS) base(p *node, name string, gone bool) (*Record, error) {
 	n, err := f.lowerNode(p, name)
 	if err != nil {
 		return nil, err
+	}
+	n, drifted := f.asServed(kid, p, name, n)
+	if drifted {
+		f.drift(path)
 	}
 	r := &Record{Op: OpBase, Path: path, Node: &n}
 	if gone && n.Kind == tree.Dir {

@@ -239,7 +239,7 @@ func (f *FS) settle(n *node, c *copied) error {
 // what was learned while copying, and that it was a hard link.
 func (f *FS) copyUpRecords(n *node, lower tree.Node) ([]Record, error) {
 	var recs []Record
-	b, err := f.base(n.parent, n.name, false)
+	b, err := f.baseFor(n, n.parent, n.name, false)
 	if err != nil {
 		return nil, err
 	}
@@ -361,7 +361,8 @@ func (f *FS) copyUpRoot() error {
 		return err
 	}
 	if _, ok := f.bases.Bases[tree.Path{}]; !ok {
-		if err := f.append(Record{Op: OpBase, Node: &node}); err != nil {
+		served, _ := f.asServed(root, nil, "", node)
+		if err := f.append(Record{Op: OpBase, Node: &served}); err != nil {
 			return err
 		}
 	}

@@ -126,7 +126,11 @@ func (f *FS) prepare(p *node, name string, isDir bool) error {
 		return err
 	}
 	var st unix.Stat_t
-	switch _, err := f.find(p, name, &st); err {
+	_, err := f.find(p, name, &st)
+	if err == nil && f.servedAbsent(p, name) {
+		err = unix.ENOENT
+	}
+	switch err {
 	case unix.ENOENT:
 		return f.copyUpDir(p)
 	case nil:

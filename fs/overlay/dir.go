@@ -1,6 +1,8 @@
 package overlay
 
 import (
+	"sync/atomic"
+
 	"golang.org/x/sys/unix"
 
 	"stage/fs/tree"
@@ -25,7 +27,11 @@ type dirState struct {
 	marked   map[string]markBits // names in the upper of which the change log says something
 
 	kids map[string]*node // known nodes; guarded by table.mu
-	list []dirName        // the order of the last listing; guarded by table.mu, never changed in place
+	// absent: names that the kernel was told are not there, although a node or the lower has them;
+	// guarded by table.mu
+	absent    map[string]struct{}
+	anyAbsent atomic.Bool // absent was ever used
+	list      []dirName   // the order of the last listing; guarded by table.mu, never changed in place
 }
 
 // lowerDir is a directory of the workspace. It does not move when the Job renames what shows it.

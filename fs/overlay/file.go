@@ -46,6 +46,7 @@ func (f *FS) Content(id uint64) (Content, error) {
 	if n.kind != unix.S_IFREG {
 		return Content{}, unix.EINVAL
 	}
+	n.reads.Add(1) // before the content is read: see serve
 	d, err := f.content(n)
 	if err != nil {
 		return Content{}, err

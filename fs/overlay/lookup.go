@@ -33,6 +33,9 @@ var errExclusive = errors.New("lookup needs the tree lock exclusively")
 func (f *FS) lookup(p *node, name string, e *Entry, excl bool) error {
 	var st unix.Stat_t
 	upper, err := f.find(p, name, &st)
+	if err == unix.ENOENT {
+		f.serveAbsent(p, name)
+	}
 	if err != nil {
 		return err
 	}
@@ -45,6 +48,8 @@ func (f *FS) lookup(p *node, name string, e *Entry, excl bool) error {
 		return errExclusive
 	}
 	f.enter(n, &st, e)
+	f.servePresent(p, name)
+	f.serve(n, &st, &e.Attr)
 	return nil
 }
 
@@ -74,7 +79,13 @@ func (f *FS) Getattr(id uint64, a *Attr) error {
 	}
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	return f.getattr(n, a)
+	var st unix.Stat_t
+	if err := f.stat(n, &st); err != nil {
+		return err
+	}
+	f.fill(n, &st, a)
+	f.serve(n, &st, a)
+	return nil
 }
 
 // getattr is Getattr with FS.mu held.

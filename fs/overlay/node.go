@@ -23,6 +23,9 @@ type node struct {
 
 	upper  atomic.Bool // its object lies in the upper; set under FS.mu
 	served atomic.Bool // something of it was read
+	queued atomic.Bool // waits to be invalidated
+
+	reads, dropped atomic.Uint64 // reads begun, and how many of them the kernel has forgotten
 
 	// guarded by FS.mu, except that alias lists grow under table.mu
 	parent *node   // nil: the root, or a node without names
@@ -35,6 +38,7 @@ type node struct {
 	keys    []inodeKey // its entries in table.shared; guarded by table.mu
 	doomed  inodeKey   // the upper inode that goes with it, its last name being gone; guarded by FS.mu
 	lookups uint64     // guarded by table.mu
+	seen    seen       // what the kernel was told of its lower object; guarded by table.mu
 	slot    slot       // content descriptor: read-only of a lower file, read-write of an upper one
 }
 
@@ -234,6 +238,9 @@ func (f *FS) adopt(p *node, name string, upper bool, st *unix.Stat_t, excl bool)
 	}
 	if n == nil {
 		n = &node{kind: st.Mode & unix.S_IFMT, ino: f.inoLocked(upper, st)}
+		if old := p.dir.kids[name]; old != nil && !upper {
+			n.seen = old.seen // until the kernel is told of the new one
+		}
 		n.upper.Store(upper)
 		switch {
 		case n.isDir() && upper: // new: upper directories stay known from then on
@@ -369,6 +376,9 @@ func (f *FS) Forget(id, count uint64) {
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
 	n.lookups -= min(count, n.lookups)
+	if n.lookups == 0 {
+		n.seen = seen{}
+	}
 	f.releaseLocked(n)
 }
 

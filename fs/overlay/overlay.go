@@ -53,6 +53,9 @@ const (
 	EventError EventKind = iota + 1
 	// EventMoving: a lower file kept changing while it was copied up; the Job saw EIO.
 	EventMoving
+	// EventDrift: the Job changed what the workspace has in another state than the Job was shown.
+	// The base is what it was shown, so that apply sees a conflict.
+	EventDrift
 )
 
 // Event is what the overlay has to tell beside the result of an operation. Path is where the node
@@ -71,12 +74,14 @@ type Stats struct {
 	WriteRequests uint64
 	BytesWritten  uint64
 	CopyUps       uint64
+	StaleCopyUps  uint64 // paths first changed after they had changed in the workspace unseen
 	Denied        uint64 // operations refused because of a rule
 }
 
 type counters struct {
 	filesServed, bytesServed, deniedLookups          atomic.Uint64
 	writeRequests, bytesWritten, copyUps, deniedActs atomic.Uint64
+	stale                                            atomic.Uint64
 }
 
 // FS is one open overlay.
@@ -101,8 +106,10 @@ type FS struct {
 	// lowerLinks are the names of lower inodes with several; nil until they are needed.
 	lowerLinks map[inodeKey][]tree.Path
 
-	stop chan struct{}
-	done sync.WaitGroup
+	stale  chan uint64    // nodes to invalidate
+	drifts chan tree.Path // of events to tell
+	stop   chan struct{}
+	done   sync.WaitGroup
 }
 
 // Open opens the overlay, replays its change log, finishes or takes back a rename a crash cut off,
@@ -113,6 +120,8 @@ func Open(cfg Config) (*FS, error) {
 		fds:    newFDCache(),
 		bases:  NewState(),
 		groups: map[inodeKey]*linkGroup{},
+		stale:  make(chan uint64, maxStale),
+		drifts: make(chan tree.Path, maxStale),
 		stop:   make(chan struct{}),
 
 		lowerTop: &descriptor{fd: cfg.Lower.Fd(), kept: true},
@@ -122,6 +131,7 @@ func Open(cfg Config) (*FS, error) {
 		return nil, fmt.Errorf("open overlay: %w", err)
 	}
 	f.done.Go(f.syncLog)
+	f.done.Go(f.tellDrifts)
 	return f, nil
 }
 
@@ -201,7 +211,7 @@ func (f *FS) Stats() Stats {
 	return Stats{
 		FilesServed: c.filesServed.Load(), BytesServed: c.bytesServed.Load(), DeniedLookups: c.deniedLookups.Load(),
 		WriteRequests: c.writeRequests.Load(), BytesWritten: c.bytesWritten.Load(),
-		CopyUps: c.copyUps.Load(), Denied: c.deniedActs.Load(),
+		CopyUps: c.copyUps.Load(), Denied: c.deniedActs.Load(), StaleCopyUps: c.stale.Load(),
 	}
 }
 

@@ -181,6 +181,9 @@ func (j *job) rename(from, to string, flags uint32) error {
 	j.t.Helper()
 	p, name := j.parent(from)
 	q, newName := j.parent(to)
+	if _, err := j.id(to); err != nil && !errors.Is(err, unix.ENOENT) { // the kernel looks first
+		return err
+	}
 	return j.fs.Rename(p, name, q, newName, flags)
 }
 

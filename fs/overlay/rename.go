@@ -108,6 +108,9 @@ func (f *FS) resolveMove(m *move) error {
 		return err
 	}
 	m.src, m.srcWhite, m.ino = src.n, src.white, src.st.Ino
+	if !m.exchange && f.servedAbsent(m.to, m.toName) {
+		return nil
+	}
 	dst, err := f.victim(m.to, m.toName)
 	switch {
 	case err == nil:

@@ -199,6 +199,10 @@ func (j *Job) rename(from, to string, flags uint32) {
 	j.t.Helper()
 	p, name := j.parent(from)
 	q, newName := j.parent(to)
+	// The kernel looks before it renames; what it was not told of it takes for absent.
+	if err := j.fs.Lookup(q, newName, &overlay.Entry{}); err != nil && err != unix.ENOENT {
+		j.t.Fatalf("lookup %q: %v", to, err)
+	}
 	if err := j.fs.Rename(p, name, q, newName, flags); err != nil {
 		j.t.Fatalf("rename %q to %q: %v", from, to, err)
 	}

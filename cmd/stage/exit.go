@@ -75,9 +75,10 @@ func exitCode(verb string, err error) int {
 		control  *session.ControlError
 		badRule  *policy.Error
 		refused  *session.RefusedError
+		leftOver *apply.UnfinishedError
 	)
 	switch {
-	case errors.As(err, &recovery):
+	case errors.As(err, &recovery), errors.As(err, &leftOver):
 		return exitRecovery
 	case errors.As(err, &conflict):
 		return exitConflict
@@ -122,6 +123,7 @@ func explain(verb string, err error) (text string, details []string, hint string
 		noJob    *store.NoJobError
 		many     *store.AmbiguousError
 		control  *session.ControlError
+		leftOver *apply.UnfinishedError
 	)
 	switch {
 	case errors.As(err, &conflict):
@@ -141,6 +143,8 @@ func explain(verb string, err error) (text string, details []string, hint string
 		for _, id := range many.IDs {
 			details = append(details, string(id))
 		}
+	case errors.As(err, &leftOver):
+		hint = "the changes are published; the next verb tries again to clean up"
 	case errors.As(err, &control):
 		hint = control.Fix
 	case strings.HasPrefix(text, "unknown command "):

@@ -110,7 +110,13 @@ func recordPublication(ctx context.Context, job *store.Job, cause error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(setPublication(job, p), job.Done())
+	if err := setPublication(job, p); err != nil {
+		return err
+	}
+	if _, ok := errors.AsType[*apply.UnfinishedError](cause); ok {
+		return nil // it stays marked: something is left to clean up
+	}
+	return job.Done()
 }
 
 func setPublication(job *store.Job, p bundle.Publication) error {
@@ -303,6 +309,10 @@ func recoverBatches(ctx context.Context, job *store.Job, w bundle.Workspace) err
 			err = rerr
 			break
 		}
+	}
+	if _, ok := errors.AsType[*apply.UnfinishedError](err); ok {
+		// Everything is published. What could not be cleaned up is no reason to stop anybody's work.
+		return errors.Join(recordPublication(ctx, job, err), closeAll(pending), target.Close())
 	}
 	return errors.Join(err, recordPublication(ctx, job, err), closeAll(pending), target.Close())
 }

@@ -129,8 +129,8 @@ func unfinishedBatches(job *store.Job) ([]hostfs.Dir, error) {
 		if err != nil {
 			return nil, errors.Join(err, closeAll(dirs))
 		}
-		state, _, err := apply.Read(d)
-		if err == nil && state == apply.BatchUnfinished {
+		need, err := apply.NeedsRecovery(d)
+		if err == nil && need {
 			dirs = append(dirs, d)
 			continue
 		}

@@ -76,10 +76,13 @@ type Config struct {
 
 	AllowUserns bool
 
-	Argv, Env             []string
-	Cwd                   string
-	Stdin, Stdout, Stderr *os.File // nil means /dev/null
-	TTY                   bool     // give the command a pty of its own and copy to and from Stdin and Stdout
+	Argv, Env []string
+	Cwd       string
+	// nil means /dev/null. The command is never given a file of the host: what is not an anonymous pipe, a terminal
+	// or /dev/null reaches it through a pipe, so it cannot seek there. Of an input file the caller's position is
+	// afterwards behind what was read from that pipe. Directories, block devices and listening sockets are refused.
+	Stdin, Stdout, Stderr *os.File
+	TTY                   bool // give the command a pty of its own and copy to and from Stdin and Stdout
 
 	Nofile    uint64
 	NofileSet bool // set RLIMIT_NOFILE to Nofile; otherwise the caller's limit stays

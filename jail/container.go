@@ -48,9 +48,9 @@ func (h *holder) containerConfig() *configs.Config {
 	if !rootless && c.Namespaces.Contains(configs.NEWNS) {
 		// Sysctls and the like are checked by owner: uid 0 without capabilities could write them.
 		c.ReadonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/mtrr", "/proc/sys", "/proc/sysrq-trigger"}
-		c.MaskPaths = []string{"/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/kpagecgroup", "/proc/kpagecount",
-			"/proc/kpageflags", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/timer_list",
-			"/proc/timer_stats", "/sys/firmware"}
+		c.MaskPaths = []string{"/proc/acpi", "/proc/kallsyms", "/proc/kcore", "/proc/key-users", "/proc/keys", "/proc/kpagecgroup", "/proc/kpagecount",
+			"/proc/kpageflags", "/proc/latency_stats", "/proc/sched_debug", "/proc/scsi", "/proc/slabinfo", "/proc/timer_list",
+			"/proc/timer_stats", "/proc/vmallocinfo", "/sys/firmware"}
 	}
 	return c
 }

@@ -35,7 +35,7 @@ type holder struct {
 }
 
 // takeDownTime is how long a container may take to end after its supervisor.
-const takeDownTime = 5 * time.Second
+const takeDownTime = 3 * time.Second
 
 func runHolder() int {
 	control, err := newPacketConn(os.NewFile(enter.ControlFD, "control socket"))
@@ -97,6 +97,9 @@ func (h *holder) prepare() error {
 	if h.root.work, err = newWorkspace(h.root.cfg.WorkDir); err != nil {
 		return err
 	}
+	if err := h.reopenTerminals(); err != nil {
+		return err
+	}
 	var devices []*os.File
 	defer func() { closeAll(devices) }()
 	for i, v := range h.root.cfg.Views {
@@ -110,6 +113,23 @@ func (h *holder) prepare() error {
 		return err
 	}
 	return h.root.build()
+}
+
+// reopenTerminals replaces the streams that are terminals of the host's.
+func (h *holder) reopenTerminals() error {
+	for i, how := range h.order.Streams {
+		if how.Terminal == "" {
+			continue
+		}
+		given := &h.shimFiles[shimStreamFD-enter.ControlFD+i]
+		f, err := reopenTerminal(string(how.Terminal), *given)
+		if err != nil {
+			return err
+		}
+		(*given).Close()
+		*given = f
+	}
+	return nil
 }
 
 // mountView returns the device. Without O_CLOEXEC the command would inherit it and could answer its own requests.

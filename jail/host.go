@@ -20,7 +20,7 @@ func (j *Jail) hostFacts() (hostFacts, error) {
 	if id, err := identify(lookupEnv(j.cfg.Env, "HOME")); err == nil {
 		facts.Home = id
 	}
-	if facts.Sockets, err = hostSockets(j.cfg.Mounts); err != nil {
+	if facts.Sockets, facts.Reachable, err = hostSockets(j.cfg.Mounts); err != nil {
 		return hostFacts{}, err
 	}
 	// Connections to it are never accepted; a connect that succeeds is what the canary looks for.
@@ -30,14 +30,14 @@ func (j *Jail) hostFacts() (hostFacts, error) {
 	return facts, nil
 }
 
-// hostSockets returns where the jail would show sockets on which host processes listen.
-func hostSockets(mounts []Mount) ([]bytesText, error) {
+// hostSockets returns where the jail would show sockets on which host processes listen: those that must not be
+// connected, and those in what is shared.
+func hostSockets(mounts []Mount) (sealed, shared []bytesText, err error) {
 	f, err := os.Open("/proc/net/unix")
 	if err != nil {
-		return nil, fmt.Errorf("list unix sockets: %w", err)
+		return nil, nil, fmt.Errorf("list unix sockets: %w", err)
 	}
 	defer f.Close()
-	var found []bytesText
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		// Num RefCount Protocol Flags Type St Inode Path; the path may hold blanks.
 		fields := strings.SplitN(strings.Join(strings.Fields(lines.Text()), " "), " ", 8)
@@ -46,15 +46,21 @@ func hostSockets(mounts []Mount) ([]bytesText, error) {
 			continue
 		}
 		for _, m := range mounts {
-			if m.Kind == Bind && m.ReadOnly && isBelow(fields[7], m.Source) {
-				found = append(found, bytesText(path.Join(m.Dest, strings.TrimPrefix(fields[7], m.Source))))
+			if m.Kind != Bind || !isBelow(fields[7], m.Source) {
+				continue
+			}
+			dest := bytesText(path.Join(m.Dest, strings.TrimPrefix(fields[7], m.Source)))
+			if m.ReadOnly && fields[7] != m.Source {
+				sealed = append(sealed, dest)
+			} else {
+				shared = append(shared, dest)
 			}
 		}
-		if len(found) > maxSockets {
+		if len(sealed)+len(shared) > maxSockets {
 			break // enough to prove the point
 		}
 	}
-	return found, nil
+	return sealed, shared, nil
 }
 
 const maxSockets = 64

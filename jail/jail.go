@@ -57,6 +57,7 @@ type Jail struct {
 	devices   []*os.File // nil once handed out
 	listeners []net.Listener
 	terminal  *terminal
+	streams   *streams
 
 	execed chan *ExecError // one answer to Exec
 	ended  chan struct{}   // the shim is gone; then exit and failure are set
@@ -67,8 +68,8 @@ type Jail struct {
 	follow sync.WaitGroup
 
 	mu     sync.Mutex
-	first  *os.File // guarded by mu: pidfd of the first process; nil before Start and after Close
-	killed bool     // guarded by mu
+	first  *os.File      // guarded by mu: pidfd of the first process; nil before Start and after Close
+	killed chan struct{} // closed, under mu, by Kill
 
 	closing  sync.Once
 	closeErr error
@@ -80,7 +81,7 @@ func Prepare(ctx context.Context, c Config) (*Jail, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	j := &Jail{cfg: c, execed: make(chan *ExecError, 1), ended: make(chan struct{}), gone: make(chan struct{})}
+	j := &Jail{cfg: c, execed: make(chan *ExecError, 1), ended: make(chan struct{}), gone: make(chan struct{}), killed: make(chan struct{})}
 	if err := j.spawn(); err != nil {
 		return nil, errors.Join(err, j.Close())
 	}
@@ -205,6 +206,9 @@ func (j *Jail) Exec() error {
 		}
 	}
 	err := j.exec()
+	if err == nil {
+		j.streams.start()
+	}
 	if err != nil && j.terminal != nil {
 		err = errors.Join(err, j.Kill(), j.terminal.finish()) // who prints the error wants the terminal as it was
 	}
@@ -286,6 +290,7 @@ func (j *Jail) Wait() (Exit, error) {
 	if j.exit == nil {
 		errs = append(errs, j.awaitProcesses()) // the shim could not wait for them
 	}
+	errs = append(errs, j.streams.finish(j.killed))
 	if j.terminal != nil {
 		errs = append(errs, j.terminal.finish())
 	}
@@ -294,22 +299,27 @@ func (j *Jail) Wait() (Exit, error) {
 	}
 	killed := Exit{Code: 128 + int(unix.SIGKILL), Signal: int(unix.SIGKILL), Survivors: -1}
 	if !j.wasKilled() {
-		errs = append(errs, errors.New("wait for command: the jail ended without a report"), j.failed)
+		errs = append(errs, errors.New("wait for command: the jail's first process was killed before it could tell how the command ended"), j.failed)
 	}
 	return killed, errors.Join(errs...)
 }
 
 func (j *Jail) wasKilled() bool {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.killed
+	select {
+	case <-j.killed:
+		return true
+	default:
+		return false
+	}
 }
 
 // Kill ends every process of the jail at once.
 func (j *Jail) Kill() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.killed = true
+	if !j.wasKilled() {
+		close(j.killed)
+	}
 	return j.killLocked()
 }
 
@@ -324,8 +334,19 @@ func (j *Jail) killLocked() error {
 	return nil
 }
 
-// Close ends what still runs and releases everything. It leaves no process, no mount and no cgroup.
+// Close ends what still runs and releases everything. It leaves no process, no mount and no cgroup. After
+// closeTime it gives up with an error: a process that waits in the kernel cannot be ended.
 func (j *Jail) Close() error {
-	j.closing.Do(func() { j.closeErr = j.close() })
+	j.closing.Do(func() {
+		closed := make(chan error, 1)
+		go func() { closed <- j.close() }()
+		select {
+		case j.closeErr = <-closed:
+		case <-time.After(closeTime):
+			j.closeErr = fmt.Errorf("close jail: not done after %v", closeTime)
+		}
+	})
 	return j.closeErr
 }
+
+const closeTime = 10 * time.Second

@@ -17,6 +17,8 @@ import (
 const (
 	attrPrivate  = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 	attrReadOnly = attrPrivate | unix.MOUNT_ATTR_RDONLY
+	// attrDevice lets a device be written to and its node not be changed.
+	attrDevice = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_RDONLY
 )
 
 // cloneTree returns a detached copy of the mounts at file, with attr set on all of them.

@@ -16,6 +16,8 @@ type order struct {
 	Config wireConfig
 	Host   hostFacts
 	Size   windowSize // Config.TTY only
+	// Streams say how the shim comes by the command's standard streams.
+	Streams [3]stream
 	// KeepStderr leaves standard error where it is although the command gets a pty: it was no terminal.
 	KeepStderr bool
 }
@@ -27,6 +29,7 @@ type hostFacts struct {
 	Pid        int               // of the supervisor
 	Abstract   string            // an abstract unix socket on which the supervisor listens
 	Sockets    []bytesText       // paths on which host processes listen
+	Reachable  []bytesText       // such paths in what is shared with the command
 }
 
 type fileID struct{ Dev, Ino uint64 }

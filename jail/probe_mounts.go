@@ -155,6 +155,7 @@ func (w *world) mountReadonly() *probe {
 			p.refused("create "+file, tryCreate(file), unix.EROFS, unix.EACCES)
 		}
 	}
+	p.refused("chmod /dev/null", unix.Chmod("/dev/null", 0o666), unix.EROFS)
 	if w.cfg.Mode == Root {
 		const knob = "/proc/sys/kernel/panic"
 		p.refused("write "+knob, tryOpen(knob, unix.O_WRONLY), unix.EROFS)
@@ -199,7 +200,26 @@ func (w *world) mountShares() *probe {
 	slices.Sort(want)
 	slices.Sort(got)
 	p.same("mountinfo, writable host directories", list(want), list(got))
+	w.ownStreams(p)
 	return p
+}
+
+// ownStreams proves that no standard stream is a file of the host: what is open can be opened again.
+func (w *world) ownStreams(p *probe) {
+	for i, f := range w.streams {
+		fd := int(f.Fd())
+		var st, pts unix.Stat_t
+		p.check(unix.Fstat(fd, &st))
+		p.check(unix.Stat("/dev/pts", &pts))
+		link, err := os.Readlink(fdPath(fd))
+		p.check(err)
+		device := st.Mode&unix.S_IFMT == unix.S_IFCHR
+		ownTerminal := device && st.Dev == pts.Dev
+		p.judge(streamNames[i], "pipe or device", link, device || isAnonymousPipe(fd))
+		if device && !ownTerminal {
+			p.refused("chmod "+streamNames[i], unix.Fchmod(fd, st.Mode&0o7777), unix.EROFS)
+		}
+	}
 }
 
 func (w *world) inShare(point string, shares []string) bool {

@@ -54,9 +54,13 @@ func (w *world) netFamilies() *probe {
 // that is visible in the jail.
 func (w *world) netUnix() *probe {
 	p := w.probe("net.unix")
-	p.judge("directories whose sockets can be connected", "none", list(w.facts.Unsealed), true)
+	shares := w.socketShares()
+	p.judge("directories whose sockets can be connected", "none", list(slices.Concat(w.facts.Unsealed, shares)), true)
+	if len(w.order.Host.Reachable) > 0 {
+		p.judge("listening sockets in them", "none", list(strs(w.order.Host.Reachable)), true)
+	}
 	for _, file := range w.order.Host.Sockets {
-		if isSocket(string(file)) {
+		if isSocket(string(file)) && !w.inShare(string(file), shares) {
 			p.refused("connect "+string(file), tryConnect(unix.AF_UNIX, &unix.SockaddrUnix{Name: string(file)}),
 				unix.ECONNREFUSED, unix.EACCES, unix.ENOENT)
 		}
@@ -66,10 +70,31 @@ func (w *world) netUnix() *probe {
 	}
 	abstract := &unix.SockaddrUnix{Name: "@" + w.order.Host.Abstract}
 	p.refused("connect an abstract socket of the host", tryConnect(unix.AF_UNIX, abstract), unix.ECONNREFUSED)
+	var why []string
+	if len(shares) > 0 {
+		why = append(why, "sockets of the host in what is shared can be connected: "+list(shares))
+	}
 	if len(w.facts.Unsealed) > 0 {
-		return p.limit(Cooperative, "no overlay of these directories could be mounted: "+list(w.facts.Unsealed))
+		why = append(why, "no overlay of these directories could be mounted: "+list(w.facts.Unsealed))
+	}
+	if len(why) > 0 {
+		return p.limit(Cooperative, strings.Join(why, "; "))
 	}
 	return p
+}
+
+// socketShares are the binds in which a socket is the one of the host: only a read-only directory is sealed.
+func (w *world) socketShares() []string {
+	var shares []string
+	for i, m := range w.cfg.Mounts {
+		if m.Kind != Bind || slices.Contains(w.facts.Absent, i) || slices.Contains(w.facts.Links, i) {
+			continue
+		}
+		if isSocket(m.Dest) || !m.ReadOnly && isDirectoryAt(m.Dest) {
+			shares = append(shares, m.Dest)
+		}
+	}
+	return shares
 }
 
 func isSocket(name string) bool {

@@ -161,7 +161,11 @@ func (r *rootfs) device(name string) error {
 		return &os.PathError{Op: "open device", Path: name, Err: err}
 	}
 	defer unix.Close(fd)
-	mount, err := cloneTree(fd, false, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+	attr := uint64(attrDevice)
+	if r.cfg.Skip == "mount.readonly" {
+		attr &^= unix.MOUNT_ATTR_RDONLY
+	}
+	mount, err := cloneTree(fd, false, attr)
 	if err != nil {
 		return fmt.Errorf("bind %q: %w", name, err)
 	}

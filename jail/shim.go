@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
@@ -57,15 +58,13 @@ func runShim() int {
 }
 
 func (s *shim) run() error {
-	calm := make(chan struct{})
-	go func() {
-		defer close(calm)
-		ignoreSignals()
-	}()
 	if err := s.adopt(); err != nil {
 		return err
 	}
 	if err := s.install(); err != nil {
+		return err
+	}
+	if err := dropSignals(); err != nil {
 		return err
 	}
 	for {
@@ -78,7 +77,6 @@ func (s *shim) run() error {
 			break
 		}
 	}
-	<-calm
 	pid, failure := s.start()
 	if failure != nil {
 		return s.control.send(message{Kind: kindExec, Exec: failure})
@@ -90,18 +88,24 @@ func (s *shim) run() error {
 	return s.reap(pid)
 }
 
-// ignoreSignals keeps the command from ending its own jail. Signals whose default ends a Go program are caught and
-// dropped, not ignored: the command would inherit that.
-func ignoreSignals() {
-	caught := make(chan os.Signal, 1)
+// dropSignals keeps the command from ending its own jail. The kernel drops a signal whose disposition is the default
+// for the first process of a pid namespace (sig_task_ignored, kernel/signal.c); the handlers of the Go runtime
+// would end the process on some, which anybody can forge with rt_sigqueueinfo(2). A real fault still ends it.
+// Signals that are ignored stay so: the command inherits that from the caller.
+func dropSignals() error {
 	for _, n := range []syscall.Signal{
 		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE,
 		unix.SIGSEGV, unix.SIGTERM, unix.SIGSTKFLT, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGSYS,
 	} {
-		if !signal.Ignored(n) {
-			signal.Notify(caught, n)
+		if signal.Ignored(n) {
+			continue
+		}
+		var byDefault [4]uint64 // struct sigaction of the kernel: handler, flags, restorer, mask
+		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(n), uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0); errno != 0 {
+			return fmt.Errorf("drop signal %d: %w", n, errno)
 		}
 	}
+	return nil
 }
 
 // adopt takes over what libcontainer handed down, so that nothing of it reaches the command.
@@ -119,11 +123,31 @@ func (s *shim) adopt() error {
 	for i := range s.streams {
 		s.streams[i] = os.NewFile(uintptr(shimStreamFD+i), "stream "+strconv.Itoa(i))
 	}
+	if err := s.openDevices(); err != nil {
+		return err
+	}
 	if len(os.Args) != 2 {
 		return errors.New("shim: no facts from the holder")
 	}
 	if err := json.Unmarshal([]byte(os.Args[1]), &s.facts); err != nil {
 		return fmt.Errorf("decode facts of the holder: %w", err)
+	}
+	return nil
+}
+
+// openDevices opens the streams that are devices of the jail's own.
+func (s *shim) openDevices() error {
+	for i, how := range s.order.Streams {
+		if how.Device == "" {
+			continue
+		}
+		name := "/dev/" + how.Device
+		fd, err := unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("%s: %w", streamNames[i], &os.PathError{Op: "open", Path: name, Err: err})
+		}
+		s.streams[i].Close()
+		s.streams[i] = os.NewFile(uintptr(fd), name)
 	}
 	return nil
 }

@@ -87,6 +87,7 @@ type child struct {
 func startChild(cmd *exec.Cmd) (*child, error) {
 	c := &child{cmd: cmd, done: make(chan struct{})}
 	cmd.Stderr = &c.stderr
+	cmd.WaitDelay = time.Second // a process of the jail that cannot be killed may hold it open
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread goes with the goroutine
@@ -111,6 +112,16 @@ func (j *Jail) spawn() (err error) {
 		o.Size = sizeOf(j.cfg.Stdin)
 		o.KeepStderr = j.cfg.Stderr != nil && !term.IsTerminal(int(j.cfg.Stderr.Fd()))
 	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("prepare jail: %w", err)
+	}
+	defer null.Close()
+	if j.streams, err = openStreams(j.cfg, null); err != nil {
+		return fmt.Errorf("prepare jail: %w", err)
+	}
+	defer j.streams.handedOver()
+	o.Streams = j.streams.how
 	orderFile, err := o.file()
 	if err != nil {
 		return fmt.Errorf("prepare jail: %w", err)
@@ -125,18 +136,13 @@ func (j *Jail) spawn() (err error) {
 		return fmt.Errorf("prepare jail: %w", err)
 	}
 	defer shimEnd.Close()
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return fmt.Errorf("prepare jail: %w", err)
-	}
-	defer null.Close()
 	role := enter.Role{Name: enter.Holder, Rootless: j.cfg.Mode == Rootless, UID: j.cfg.UID, GID: j.cfg.GID}
 	cmd := &exec.Cmd{
 		Path:        j.cfg.Exe,
 		Args:        []string{"stage-holder"},
 		Env:         []string{role.Environ()},
 		Dir:         "/",
-		ExtraFiles:  []*os.File{holderEnd, orderFile, shimEnd, orNull(j.cfg.Stdin, null), orNull(j.cfg.Stdout, null), orNull(j.cfg.Stderr, null)},
+		ExtraFiles:  append([]*os.File{holderEnd, orderFile, shimEnd}, j.streams.files[:]...),
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true}, // ^C of the caller's terminal must not reach it
 	}
 	holder, err := startChild(cmd)
@@ -145,13 +151,6 @@ func (j *Jail) spawn() (err error) {
 	}
 	j.holder = holder
 	return nil
-}
-
-func orNull(f, null *os.File) *os.File {
-	if f == nil {
-		return null
-	}
-	return f
 }
 
 // expect receives one message, or tells why none can come.
@@ -206,7 +205,7 @@ func (j *Jail) awaitHolder() error {
 	select {
 	case <-j.holder.done:
 		return nil
-	case <-time.After(2 * takeDownTime):
+	case <-time.After(takeDownTime + time.Second): // it gives up by itself after takeDownTime
 	}
 	err := j.holder.cmd.Process.Kill()
 	<-j.holder.done
@@ -226,6 +225,9 @@ func (j *Jail) close() error {
 	}
 	errs = append(errs, j.awaitHolder())
 	j.follow.Wait()
+	if j.streams != nil {
+		errs = append(errs, j.streams.finish(j.killed))
+	}
 	if j.terminal != nil {
 		errs = append(errs, j.terminal.finish())
 	}

@@ -2,15 +2,12 @@ package apply
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path"
 	"slices"
 	"strings"
 
-	"stage/fs/hostfs"
 	"stage/fs/tree"
 )
 
@@ -55,12 +52,7 @@ const massDelete = 1000
 // modes and link targets, and for git configuration the keys that can execute something. tracked
 // is the number of files that git tracks in the workspace, 0 if not known.
 func Classify(ctx context.Context, changes []tree.Change, c Contents, tracked int) (map[tree.Path][]Flag, error) {
-	l := &classifier{c: c, flags: map[tree.Path][]Flag{}, has: map[tree.Path]bool{}}
-	for _, ch := range changes {
-		if ch.New.Kind != tree.Absent {
-			l.has[ch.Path] = true
-		}
-	}
+	l := &classifier{result: newResult(c), flags: map[tree.Path][]Flag{}}
 	for _, ch := range changes {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -69,15 +61,27 @@ func Classify(ctx context.Context, changes []tree.Change, c Contents, tracked in
 			return nil, fmt.Errorf("classify %q: %w", ch.Path, err)
 		}
 	}
+	var err error
+	if l.places, err = findPlaces(l.result); err != nil {
+		return nil, fmt.Errorf("find what git and links lead to: %w", err)
+	}
+	for _, n := range l.nodes {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if err := l.node(n.at, n.Change); err != nil {
+			return nil, fmt.Errorf("classify %q: %w", n.Path, err)
+		}
+	}
 	l.massDelete(changes, tracked)
 	return l.flags, nil
 }
 
 type classifier struct {
-	c       Contents
+	*result
+	*places
 	flags   map[tree.Path][]Flag
-	has     map[tree.Path]bool // paths that changes make or change
-	deleted int                // files
+	deleted int // files
 }
 
 func (l *classifier) flag(p tree.Path, c Class, format string, args ...any) {
@@ -99,7 +103,8 @@ func (l *classifier) change(c tree.Change) error {
 			return err
 		}
 	}
-	return l.node(c.Path, c)
+	l.add(c.Path, c)
+	return nil
 }
 
 // removal counts what goes. Removing what protects or configures is no risk of its own class.
@@ -119,9 +124,11 @@ func (l *classifier) removal(c tree.Change) error {
 // moved looks at everything that a moved directory brings to its new place. The files were deleted
 // at the old one, but are not lost.
 func (l *classifier) moved(c tree.Change) error {
+	l.moves[c.Path] = *c.RenameFrom
 	return l.c.WalkMoved(c, func(_, to tree.Path, n tree.Node) error {
 		l.deleted--
-		return l.node(c.Path, tree.Change{Path: to, New: n})
+		l.add(c.Path, tree.Change{Path: to, New: n})
+		return nil
 	})
 }
 
@@ -131,21 +138,51 @@ func (l *classifier) node(at tree.Path, c tree.Change) error {
 		l.deleted--
 	}
 	l.modes(at, c)
-	if c.New.Kind == tree.Dir {
-		return nil
+	if err := l.completes(at, c); err != nil || c.New.Kind == tree.Dir {
+		return err
 	}
 	if c.New.Kind == tree.Symlink && leads(c.Path, c.New.Target) {
 		l.flag(at, SymlinkOut, "%q is a link out of the workspace", c.Path)
 	}
-	for _, r := range nameRules {
-		if why, ok := r.match(c.Path); ok {
-			l.flag(at, r.class, "%s", why)
+	if by, ok := l.runs[c.Path]; ok {
+		l.flag(at, GitConfig, "%q is run by git: %s", c.Path, by)
+	}
+	for _, as := range l.of(c.Path) {
+		l.names(at, as, c)
+		if err := l.git(at, as, c); err != nil {
+			return err
 		}
 	}
-	if err := l.git(at, c); err != nil {
-		return err
-	}
 	return l.script(at, c)
+}
+
+// names flags c, which lies or counts as lying at path as, by name.
+func (l *classifier) names(at, as tree.Path, c tree.Change) {
+	for _, r := range nameRules {
+		switch {
+		case r.match(as):
+			l.flag(at, r.class, "%s %s", called(c, as), r.why)
+		case c.New.Kind == tree.Symlink && r.leadsTo(as):
+			l.flag(at, r.class, "%s is a link to something that %s", called(c, as), r.why)
+		}
+	}
+}
+
+// called names c in a reason.
+func called(c tree.Change, as tree.Path) string {
+	name := quote(c.Path)
+	if special(c.New.Kind) {
+		name += ", a " + c.New.Kind.String() + ","
+	}
+	if as != c.Path {
+		name += " counts as " + quote(as) + ", which"
+	}
+	return name
+}
+
+// special reports whether what opens k may wait for ever.
+func special(k tree.Kind) bool {
+	return k != tree.File && k != tree.Dir && k != tree.Symlink
 }
 
 func (l *classifier) modes(at tree.Path, c tree.Change) {
@@ -182,108 +219,6 @@ func leads(p tree.Path, target string) bool {
 		}
 	}
 	return false
-}
-
-// git looks at what git executes or is configured by, in any repository of the tree.
-func (l *classifier) git(at tree.Path, c tree.Change) error {
-	in, ok := l.gitDir(c.Path)
-	if !ok {
-		return nil
-	}
-	switch {
-	case len(in) == 0:
-		l.flag(at, GitConfig, "%q takes the place of a git directory", c.Path)
-	case slices.Contains(in[:len(in)-1], "hooks"):
-		if !strings.HasSuffix(in[len(in)-1], ".sample") {
-			l.flag(at, GitHook, "%q is a git hook", c.Path)
-		}
-	case in[len(in)-1] == "config" || in[len(in)-1] == "config.worktree":
-		return l.config(at, c)
-	case strings.Join(in[max(0, len(in)-2):], "/") == "info/attributes":
-		l.flag(at, GitAttributes, "%q selects filters, diff and merge drivers", c.Path)
-	case slices.Contains([]string{"commondir", "gitdir", "alternates"}, in[len(in)-1]):
-		l.flag(at, GitConfig, "%q tells git to look elsewhere", c.Path)
-	}
-	return nil
-}
-
-// gitDir returns the names of p below the git directory it lies in: .git, or a bare repository that
-// changes make.
-func (l *classifier) gitDir(p tree.Path) (in []string, ok bool) {
-	all := p.Names()
-	if i := slices.Index(all, ".git"); i >= 0 {
-		return all[i+1:], true
-	}
-	for d := p; !d.IsRoot(); {
-		d = d.Parent()
-		head, err := d.Child("HEAD")
-		if err == nil && l.has[head] {
-			return all[len(d.Names()):], true
-		}
-	}
-	return nil, false
-}
-
-// config flags a git configuration with keys that execute something and were not there before. One
-// that is no file, or too long to be one, is flagged as it is.
-func (l *classifier) config(at tree.Path, c tree.Change) error {
-	if c.New.Kind != tree.File || c.New.Size > maxConfig {
-		l.flag(at, GitConfig, "%q is no ordinary git configuration", c.Path)
-		return nil
-	}
-	text, err := readAll(l.c.OpenNew(c.Path))
-	if err != nil {
-		return err
-	}
-	now, err := executingKeys(text)
-	if err != nil {
-		l.flag(at, GitConfig, "%q is no ordinary git configuration", c.Path)
-		return nil
-	}
-	old, err := l.oldKeys(c)
-	if err != nil {
-		return err
-	}
-	for _, k := range now {
-		if !old[k] {
-			l.flag(at, GitConfig, "%q sets %s", c.Path, k.key)
-		}
-	}
-	return nil
-}
-
-// oldKeys returns what the base of a git configuration executes already.
-func (l *classifier) oldKeys(c tree.Change) (map[configKey]bool, error) {
-	old := map[configKey]bool{}
-	if c.Base.Kind != tree.File || c.Base.Size > maxConfig {
-		return old, nil
-	}
-	text, err := readAll(l.c.OpenBase(c.Path))
-	if errors.Is(err, fs.ErrNotExist) {
-		return old, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	keys, err := executingKeys(text)
-	if err != nil {
-		return old, nil // executed nothing: git refuses such a file
-	}
-	for _, k := range keys {
-		old[k] = true
-	}
-	return old, nil
-}
-
-// maxConfig is the longest git configuration that is looked into.
-const maxConfig = 1 << 20
-
-func readAll(f hostfs.File, err error) ([]byte, error) {
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxConfig+1))
 }
 
 // script marks what a shell or another interpreter is to run.

@@ -115,7 +115,7 @@ func TestGitConfigFlagsWhatIsNew(t *testing.T) {
 		{"byte order mark", "\ufeff[core]\n\teditor = x\n", true},
 		{"unreadable", "[core\n\teditor = x\n", true},
 		{"url", "[url \"x\"]\n\tinsteadOf = y\n", true},
-		{"remote", "[remote \"origin\"]\n\turl = x\n\tfetch = y\n", false},
+		{"remote", "[remote \"origin\"]\n\turl = x\n\tfetch = y\n", true},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

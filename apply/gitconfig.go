@@ -10,39 +10,73 @@ import (
 // and key in lower case.
 type configKey struct{ key, value string }
 
+// text returns the value with its escapes undone.
+func (k configKey) text() string {
+	return strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\t`, "\t", `\n`, "\n", `\b`, "\b").Replace(k.value)
+}
+
 // executing lists the variables by which a git configuration executes something, makes git read
-// further configuration, or sends it elsewhere. A star stands for any subsection or the rest.
+// further configuration, sends it elsewhere, or lets it trust what it would not. A star stands for
+// anything, none too. They are those of git-config(1) of git 2.51, git-lfs-config(5), git-svn(1),
+// git-p4(1), git-annex(1).
 var executing = []string{
-	"alias.*", "browser.*", "core.alternaterefscommand", "core.askpass", "core.attributesfile", "core.editor", "core.fsmonitor",
-	"core.gitproxy", "core.hookspath", "core.pager", "core.sshcommand", "core.worktree", "credential.helper", "credential.*.helper",
-	"diff.external", "diff.*.command", "diff.*.textconv", "difftool.*", "extensions.worktreeconfig", "filter.*", "gpg.program",
-	"gpg.*.program", "gpg.ssh.defaultkeycommand", "guitool.*", "help.browser", "hook.*", "http.proxy", "http.*.proxy", "include.*",
-	"includeif.*", "instaweb.*", "interactive.difffilter", "man.*", "merge.*.driver", "mergetool.*", "pager.*", "protocol.*",
-	"receive.procreceiverefs", "remote.*.proxy", "remote.*.receivepack", "remote.*.uploadpack", "remote.*.vcs", "sendemail.*",
-	"sequence.editor", "submodule.*.update", "tar.*.command", "trailer.*.cmd", "trailer.*.command", "uploadpack.packobjectshook",
-	"url.*", "web.browser",
+	"alias.*", "annex.*", "browser.*", "bundle.*", "core.alternaterefscommand", "core.askpass", "core.attributesfile", "core.editor",
+	"core.fsmonitor", "core.gitproxy", "core.hookspath", "core.pager", "core.sshcommand", "core.worktree", "credential.*",
+	"diff.external", "diff.*.command", "diff.*.textconv", "difftool.*", "extensions.*", "fetch.bundleuri", "filter.*", "fsmonitor.*",
+	"gc.recentobjectshook", "git-p4.*", "gitcvs.*", "gitflow.path.hooks", "gitweb.*", "gpg.*", "guitool.*", "help.browser",
+	"help.htmlpath", "hook.*", "http.*", "imap.*", "include.*", "includeif.*", "init.templatedir", "instaweb.*",
+	"interactive.difffilter", "lfs.*customtransfer.*", "lfs.extension.*", "lfs.*pushurl", "lfs.*standalonetransferagent",
+	"lfs.*storage", "lfs.*url", "man.*", "merge.*.driver", "mergetool.*", "pager.*", "protocol.*", "receive.procreceiverefs",
+	"remote.*.annex*", "remote.*.lfspushurl", "remote.*.lfsurl", "remote.*.mirror", "remote.*.promisor", "remote.*.proxy*",
+	"remote.*.push", "remote.*.pushurl", "remote.*.receivepack", "remote.*.uploadpack", "remote.*.url", "remote.*.vcs", "sendemail.*",
+	"sequence.editor", "ssh.variant", "submodule.*.update", "submodule.*.url", "svn-remote.*", "svn.*", "tar.*.command", "trace2.*",
+	"trailer.*.cmd", "trailer.*.command", "transfer.bundleuri", "uploadpack.packobjectshook", "url.*", "web.browser",
+}
+
+// naming lists the variables that name a remote, or else are its URL.
+var naming = []string{"branch.*.pushremote", "branch.*.remote", "remote.pushdefault"}
+
+// executes reports whether k is one that executes. In the configuration of a fresh repository the
+// URL of a remote redirects nothing; it may still execute, as "ext::sh -c …" does.
+func (k configKey) executes(fresh bool) bool {
+	switch {
+	case fresh && matchKey("remote.*.url", k.key):
+		return strings.Contains(k.value, "::") || strings.HasPrefix(k.value, "-")
+	case matchAny(naming, k.key):
+		return k.value != "." && strings.ContainsAny(k.value, ":/\\") || strings.HasPrefix(k.value, "-")
+	}
+	return matchAny(executing, k.key)
 }
 
 var errConfig = errors.New("not a git configuration")
 
-// executingKeys returns the variables of text that execute something.
-func executingKeys(text []byte) ([]configKey, error) {
+// executingKeys returns the variables of text that execute something; fresh says that it is the
+// configuration of a new repository.
+func executingKeys(text []byte, fresh bool) ([]configKey, error) {
 	all, err := parseConfig(text)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(k configKey) bool {
-		return !slices.ContainsFunc(executing, func(p string) bool { return matchKey(p, k.key) })
-	}), nil
+	return slices.DeleteFunc(all, func(k configKey) bool { return !k.executes(fresh) }), nil
 }
 
-// matchKey matches a variable with a pattern from executing.
+func matchAny(patterns []string, key string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return matchKey(p, key) })
+}
+
+// matchKey matches a variable with a pattern like those of executing.
 func matchKey(pattern, key string) bool {
-	before, after, ok := strings.Cut(pattern, "*")
-	if !ok {
+	before, after, star := strings.Cut(pattern, "*")
+	if !star {
 		return pattern == key
 	}
-	return strings.HasPrefix(key, before) && strings.HasSuffix(key, after) && len(key) >= len(before)+len(after)
+	rest, ok := strings.CutPrefix(key, before)
+	for i := 0; ok && i <= len(rest); i++ {
+		if matchKey(after, rest[i:]) {
+			return true
+		}
+	}
+	return false
 }
 
 // configParser reads a git configuration character by character, as git's config.c does: where

@@ -206,20 +206,36 @@ func (w *world) mountShares() *probe {
 
 // ownStreams proves that no standard stream is a file of the host: what is open can be opened again.
 func (w *world) ownStreams(p *probe) {
+	var pts unix.Stat_t
+	p.check(unix.Stat("/dev/pts", &pts))
 	for i, f := range w.streams {
 		fd := int(f.Fd())
-		var st, pts unix.Stat_t
+		var st unix.Stat_t
 		p.check(unix.Fstat(fd, &st))
-		p.check(unix.Stat("/dev/pts", &pts))
 		link, err := os.Readlink(fdPath(fd))
 		p.check(err)
-		device := st.Mode&unix.S_IFMT == unix.S_IFCHR
-		ownTerminal := device && st.Dev == pts.Dev
-		p.judge(streamNames[i], "pipe or device", link, device || isAnonymousPipe(fd))
-		if device && !ownTerminal {
+		switch {
+		case st.Mode&unix.S_IFMT != unix.S_IFCHR:
+			got := link
+			if isAnonymousPipe(fd) {
+				got = "pipe"
+			}
+			p.same(streamNames[i], "pipe", got)
+		case st.Dev == pts.Dev:
+			p.same(streamNames[i], link+" of the jail", link+" of the jail")
+		default:
+			p.same(streamNames[i], link+" ro", link+" "+mountedAs(fd))
 			p.refused("chmod "+streamNames[i], unix.Fchmod(fd, st.Mode&0o7777), unix.EROFS)
 		}
 	}
+}
+
+func mountedAs(fd int) string {
+	var st unix.Statfs_t
+	if unix.Fstatfs(fd, &st) == nil && st.Flags&unix.ST_RDONLY != 0 {
+		return "ro"
+	}
+	return "rw"
 }
 
 func (w *world) inShare(point string, shares []string) bool {

@@ -312,8 +312,15 @@ func TestStreamsAreReadBack(t *testing.T) {
 		got = append(got, r.Source+": "+r.Got)
 	}
 	text := strings.Join(got, "\n")
-	if strings.Count(text, "pipe:[") != 3 || !strings.Contains(text, "standard input: ") {
+	if want := "standard input: pipe\nstandard output: pipe\nstandard error: pipe"; text != want {
 		t.Errorf("got %s", text)
+	}
+	c.Stdin = nil
+	report, _ = run(t, c).installed.Control("mount.shares")
+	for _, r := range report.ReadBack {
+		if r.Want != r.Got {
+			t.Errorf("%s: want %s, got %s in an enforced control", r.Source, r.Want, r.Got)
+		}
 	}
 	c = sh(t, "echo ran")
 	c.Stdin = openFile(t, "text", unix.O_RDONLY)

@@ -15,12 +15,11 @@ const copyTries = 4
 // errMoving is the cause when a lower file kept changing.
 var errMoving = errors.New("the file in the workspace keeps changing")
 
-// copyUp brings n's object into the upper. Without content a regular file arrives empty: the
-// caller is about to truncate it.
+// copyUp brings n's object into the upper.
 //
 // Preconditions:
 //   - FS.mu is not held.
-func (f *FS) copyUp(n *node, content bool) error {
+func (f *FS) copyUp(n *node, why reason) error {
 	if n.upper.Load() {
 		return nil
 	}
@@ -30,7 +29,7 @@ func (f *FS) copyUp(n *node, content bool) error {
 	if n.upper.Load() {
 		return nil
 	}
-	err := f.copyUpKind(n, content)
+	err := f.copyUpKind(n, why)
 	if err == nil {
 		return nil
 	}
@@ -47,9 +46,9 @@ func (f *FS) lockedPathOf(n *node) tree.Path {
 	return f.pathOf(n)
 }
 
-func (f *FS) copyUpKind(n *node, content bool) error {
+func (f *FS) copyUpKind(n *node, why reason) error {
 	if n.kind == unix.S_IFREG {
-		return f.copyUpFile(n, content)
+		return f.copyUpFile(n, why)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -67,13 +66,13 @@ type copied struct {
 }
 
 // copyUpFile copies without the tree lock, which it takes to put the copy in place.
-func (f *FS) copyUpFile(n *node, content bool) error {
+func (f *FS) copyUpFile(n *node, why reason) error {
 	src, err := f.openLower(n)
 	if err != nil {
 		return err
 	}
 	defer closeFD(src)
-	c, err := f.copyFile(src, content)
+	c, err := f.copyFile(src, why)
 	if err != nil {
 		return err
 	}
@@ -127,9 +126,9 @@ func (f *FS) openPlace(p place, flags int) (int, error) {
 }
 
 // copyFile copies src until it held still from before to after the copy.
-func (f *FS) copyFile(src int, content bool) (*copied, error) {
+func (f *FS) copyFile(src int, why reason) (*copied, error) {
 	for range copyTries {
-		c, err := f.copyOnce(src, content)
+		c, err := f.copyOnce(src, why)
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +148,7 @@ func sameState(a, b *unix.Stat_t) bool {
 	return a.Size == b.Size && a.Mtim == b.Mtim && a.Ctim == b.Ctim
 }
 
-func (f *FS) copyOnce(src int, content bool) (*copied, error) {
+func (f *FS) copyOnce(src int, why reason) (*copied, error) {
 	c := &copied{fd: -1}
 	if err := unix.Fstat(src, &c.st); err != nil {
 		return nil, err
@@ -162,8 +161,13 @@ func (f *FS) copyOnce(src int, content bool) (*copied, error) {
 	if c.fd, err = f.tmpfile(); err != nil {
 		return nil, err
 	}
-	if content {
+	from := src
+	if why != toTruncate {
+		from = c.fd
 		c.node.Digest, err = copyContent(c.fd, src, c.st.Size)
+	}
+	if err == nil {
+		c.node.Digest, err = f.keepContent(from, c.st.Size, c.node.Digest, why != toMove)
 	}
 	if err == nil {
 		err = f.giveAttrs(c.fd, &c.st, c.node.Xattrs)

@@ -258,7 +258,7 @@ func (f *FS) Link(id, parent uint64, name string, e *Entry) error {
 	if err := f.mayLink(n); err != nil {
 		return err
 	}
-	if err := f.copyUp(n, true); err != nil {
+	if err := f.copyUp(n, toChange); err != nil {
 		return err
 	}
 	f.mu.Lock()

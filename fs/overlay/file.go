@@ -107,7 +107,7 @@ func (f *FS) writable(id uint64) (*node, *descriptor, error) {
 	if err := f.mayAlter(n, false); err != nil {
 		return nil, nil, err
 	}
-	if err := f.copyUp(n, true); err != nil {
+	if err := f.copyUp(n, toChange); err != nil {
 		return nil, nil, err
 	}
 	d, err := f.content(n)

@@ -38,6 +38,7 @@ type Config struct {
 	// Lower is the workspace; it is only read. Upper must be a directory of a file system with
 	// O_TMPFILE and, for a Rootless caller, user extended attributes.
 	Lower, Upper hostfs.Dir
+	Preimages    hostfs.Dir   // where replaced content is kept, each under its digest's hex; may be nil
 	LogFile      journal.File // the change log, new (empty) or existing; Close closes it
 	IDs          IDs
 	Rules        Rules       // nil takes nothing away

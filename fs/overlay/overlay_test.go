@@ -26,6 +26,7 @@ type job struct {
 	t            *testing.T
 	dir          string
 	lower, upper hostfs.Dir
+	pre          hostfs.Dir // nil keeps no preimages
 	fs           *FS
 	rules        Rules
 	events       []Event
@@ -81,7 +82,7 @@ func (j *job) open() {
 	log, err := os.OpenFile(filepath.Join(j.dir, "log"), os.O_RDWR|os.O_CREATE, 0o600)
 	j.must(err)
 	j.fs, err = Open(Config{
-		Lower: j.lower, Upper: j.upper, LogFile: log, IDs: j.ids(), Rules: j.rules,
+		Lower: j.lower, Upper: j.upper, Preimages: j.pre, LogFile: log, IDs: j.ids(), Rules: j.rules,
 		OnEvent: func(e Event) { j.events = append(j.events, e) },
 	})
 	j.must(err)
@@ -330,7 +331,7 @@ func TestWhiteoutIsRecordedAndNotInTheUpper(t *testing.T) {
 		if !s.Root.White["f"] {
 			t.Error("f is not white")
 		}
-		if b := s.Bases[path("f")]; b.Node.Kind != tree.File || b.Node.Size != 1 || b.Node.Digest != "" {
+		if b := s.Bases[path("f")]; b.Node.Kind != tree.File || b.Node.Size != 1 || b.Node.Digest != digest("x") {
 			t.Errorf("base of f: got %+v", b.Node)
 		}
 	})
@@ -608,7 +609,7 @@ func TestMovingLowerFileFailsTheWrite(t *testing.T) {
 		var failed error
 		for range 200 {
 			var c *copied
-			if c, failed = j.fs.copyFile(src, true); failed != nil {
+			if c, failed = j.fs.copyFile(src, toChange); failed != nil {
 				break
 			}
 			closeFD(c.fd)
@@ -618,7 +619,7 @@ func TestMovingLowerFileFailsTheWrite(t *testing.T) {
 		if failed != nil && !errors.Is(failed, errMoving) {
 			t.Errorf("got %v, want errMoving or success", failed)
 		}
-		if _, err := j.fs.copyFile(src, true); err != nil {
+		if _, err := j.fs.copyFile(src, toChange); err != nil {
 			t.Errorf("copy of a file at rest: %v", err)
 		}
 	})

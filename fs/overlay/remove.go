@@ -2,6 +2,8 @@ package overlay
 
 import (
 	"golang.org/x/sys/unix"
+
+	"stage/fs/tree"
 )
 
 // Unlink removes a name that is not a directory's.
@@ -18,12 +20,19 @@ func (f *FS) remove(parent uint64, name string, isDir bool) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
+	var was tree.Node
+	if !isDir {
+		if was, err = f.learn(p, name, false); err != nil {
+			return err
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	v, err := f.victim(p, name)
 	if err != nil {
 		return err
 	}
+	v.was = was
 	defer f.letGo(v.n)
 	switch {
 	case v.n.isDir() && !isDir:
@@ -48,6 +57,7 @@ type victim struct {
 	st      unix.Stat_t // of the object
 	inUpper bool        // the name is in the upper directory
 	white   bool        // a lower entry shows, or would show if the upper one went
+	was     tree.Node   // what is known of the lower file
 	pin     int         // keeps the object when this is its last name; -1 for none
 }
 
@@ -179,6 +189,7 @@ func (f *FS) goneRecords(v *victim) ([]Record, error) {
 	if err != nil {
 		return nil, err
 	}
+	addDigest(b, v.was)
 	if b != nil {
 		recs = append(recs, *b)
 	}

@@ -19,6 +19,7 @@ type move struct {
 	dstUpper         bool        // dst's name is in the upper directory
 	ino              uint64      // of src's upper object
 	recs             []Record
+	replaced         tree.Node // what is known of the lower file that is replaced
 }
 
 // Rename is renameat2(2) with flags 0, RENAME_NOREPLACE or RENAME_EXCHANGE. A directory of the
@@ -62,6 +63,8 @@ func (f *FS) tryRename(m *move, noReplace bool) (bool, error) {
 			return false, err
 		}
 		defer f.Forget(dst.id, 1)
+	} else if m.replaced, err = f.learn(m.to, m.toName, true); err != nil {
+		return false, err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,7 +92,7 @@ func (f *FS) holdUpper(p *node, name string) (*node, error) {
 		return nil, err
 	}
 	if !n.isDir() {
-		err = f.copyUp(n, true)
+		err = f.copyUp(n, toMove)
 	}
 	if err == nil && !n.isDir() {
 		err = f.placeHere(n, p, name)
@@ -255,6 +258,7 @@ func (f *FS) moveRecords(m *move) error {
 		if err != nil {
 			return err
 		}
+		addDigest(b, m.replaced)
 		if b != nil {
 			m.recs = append(m.recs, *b)
 		}

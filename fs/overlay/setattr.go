@@ -43,7 +43,11 @@ func (f *FS) Setattr(id uint64, s *SetAttr, a *Attr) error {
 	if idle, err := f.changesNothing(n, s, a); idle || err != nil {
 		return err
 	}
-	if err := f.copyUp(n, s.Set&SetSize == 0 || s.Size != 0); err != nil {
+	why := toChange
+	if s.Set&SetSize != 0 && s.Size == 0 {
+		why = toTruncate
+	}
+	if err := f.copyUp(n, why); err != nil {
 		return err
 	}
 	if s.Set&SetSize != 0 {

@@ -214,7 +214,7 @@ func (f *FS) alterXattr(id uint64, attr string, alter func(xattrPlace) error) er
 			return err
 		}
 	}
-	if err := f.copyUp(n, true); err != nil {
+	if err := f.copyUp(n, toChange); err != nil {
 		return err
 	}
 	f.mu.RLock()

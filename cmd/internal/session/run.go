@@ -235,6 +235,7 @@ func (s *run) writePlan() error {
 type servedRoot struct {
 	name         string
 	lower, upper hostfs.Dir
+	pre          hostfs.Dir
 	fs           *overlay.FS
 	server       *fusefs.Server
 }
@@ -250,6 +251,9 @@ func (r *servedRoot) close() error {
 	}
 	if r.upper != nil {
 		errs = append(errs, r.upper.Close())
+	}
+	if r.pre != nil {
+		errs = append(errs, r.pre.Close())
 	}
 	if r.lower != nil {
 		errs = append(errs, r.lower.Close())
@@ -281,8 +285,11 @@ func (s *run) serveRoot(r *servedRoot, view int, path string) (err error) {
 	if r.upper, log, err = s.job.MakeRoot(r.name); err != nil {
 		return err
 	}
+	if r.pre, err = openPreimages(s.job.Pre(r.name)); err != nil {
+		return errors.Join(err, log.Close())
+	}
 	r.fs, err = overlay.Open(overlay.Config{
-		Lower: r.lower, Upper: r.upper, LogFile: log, IDs: callerIDs(),
+		Lower: r.lower, Upper: r.upper, Preimages: r.pre, LogFile: log, IDs: callerIDs(),
 		Rules: rulesBelow(&s.a.Plan, path), OnEvent: s.keeper.event,
 	})
 	if err != nil {
@@ -291,6 +298,13 @@ func (s *run) serveRoot(r *servedRoot, view int, path string) (err error) {
 	s.keeper.add(r.fs)
 	r.server, err = fusefs.Serve(s.jail.Device(view), r.fs, fusefs.Options{Name: r.name})
 	return err
+}
+
+func openPreimages(path string) (hostfs.Dir, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, err
+	}
+	return hostfs.OpenRoot(path)
 }
 
 // rulesBelow returns the plan's rules for a staged root, nil where none can match: then no path

@@ -1,0 +1,97 @@
+package overlay
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"stage/fs/hostfs"
+	"stage/fs/tree"
+)
+
+// keepPreimages makes the next open keep preimages, and returns where.
+func (j *job) keepPreimages() string {
+	j.t.Helper()
+	dir := filepath.Join(j.dir, "pre")
+	j.must(os.Mkdir(dir, 0o700))
+	pre, err := hostfs.OpenRoot(dir)
+	j.must(err)
+	j.t.Cleanup(func() { j.must(pre.Close()) })
+	j.pre = pre
+	return dir
+}
+
+// changeContent are the ways to replace or remove the content of f.
+var changeContent = []struct {
+	name string
+	kept bool
+	act  func(j *job)
+}{
+	{"truncate", true, func(j *job) { j.must(j.fs.Setattr(j.mustID("f"), &SetAttr{Set: SetSize}, &Attr{})) }},
+	{"write", true, func(j *job) { j.write(j.mustID("f"), "job") }},
+	{"replace", true, func(j *job) { j.create("new", "job"); j.must(j.rename("new", "f", 0)) }},
+	{"unlink", false, func(j *job) { j.unlink("f") }},
+	{"move", false, func(j *job) { j.must(j.rename("f", "g", 0)) }},
+}
+
+func TestReplacedContentIsDigestedAndKept(t *testing.T) {
+	for _, c := range changeContent {
+		t.Run(c.name, func(t *testing.T) {
+			asUsers(t, func(t *testing.T, j *job) {
+				dir := j.keepPreimages()
+				j.put("f", "before")
+				j.open()
+				was := j.lowerState("f")
+				c.act(j)
+				j.wantBase("f", was, digest("before"))
+				got, err := os.ReadFile(filepath.Join(dir, preimageName(digest("before"))))
+				if c.kept && string(got) != "before" || !c.kept && !os.IsNotExist(err) {
+					t.Errorf("preimage: got %q, %v; kept should be %v", got, err, c.kept)
+				}
+			})
+		})
+	}
+}
+
+func TestWithoutPreimagesThereAreDigests(t *testing.T) {
+	for _, c := range changeContent {
+		t.Run(c.name, func(t *testing.T) {
+			asUsers(t, func(t *testing.T, j *job) {
+				j.put("f", "before")
+				j.open()
+				was := j.lowerState("f")
+				c.act(j)
+				j.wantBase("f", was, digest("before"))
+			})
+		})
+	}
+}
+
+func TestAlikePreimagesAreStoredOnce(t *testing.T) {
+	asUsers(t, func(t *testing.T, j *job) {
+		dir := j.keepPreimages()
+		j.put("f", "same")
+		j.put("g", "same")
+		j.open()
+		j.write(j.mustID("f"), "1")
+		j.must(j.fs.Setattr(j.mustID("g"), &SetAttr{Set: SetSize}, &Attr{}))
+		if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
+			t.Errorf("got %v, %v, want one preimage", list, err)
+		}
+	})
+}
+
+func TestLargeContentIsNotReadToBeRemoved(t *testing.T) {
+	asUsers(t, func(t *testing.T, j *job) {
+		dir := j.keepPreimages()
+		j.put("f", strings.Repeat("x", maxPreimage+1))
+		j.open()
+		was := j.lowerState("f")
+		j.unlink("f")
+		j.wantBase("f", was, tree.Digest(""))
+		if list, err := os.ReadDir(dir); err != nil || len(list) != 0 {
+			t.Errorf("got %v, %v, want no preimage", list, err)
+		}
+	})
+}

@@ -437,6 +437,34 @@ func TestKilledHolderEndsTheJail(t *testing.T) {
 	}
 }
 
+func TestCloseEndsAlthoughTheHolderDoesNot(t *testing.T) {
+	j, err := jail.Prepare(t.Context(), sh(t, "sleep 1007"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := j.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Exec(); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range children(t, os.Getpid()) {
+		if err := syscall.Kill(pid, unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := time.Now()
+	if err := j.Close(); err == nil || !strings.Contains(err.Error(), "holder had to be killed") {
+		t.Errorf("got %v", err)
+	}
+	if took := time.Since(start); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+	if left := processesWith(t, "sleep\x001007"); len(left) > 0 {
+		t.Errorf("still running: %v", left)
+	}
+}
+
 // children finds the holders that a process has started.
 func children(t *testing.T, pid int) []int {
 	t.Helper()

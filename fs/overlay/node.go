@@ -39,7 +39,10 @@ type node struct {
 	doomed  inodeKey   // the upper inode that goes with it, its last name being gone; guarded by FS.mu
 	lookups uint64     // guarded by table.mu
 	seen    seen       // what the kernel was told of its lower object; guarded by table.mu
-	slot    slot       // content descriptor: read-only of a lower file, read-write of an upper one
+	// read is the state of which the Job first read content, once the workspace has another: what the
+	// Job makes of it is made of that state, whatever it is shown later. Guarded like seen.
+	read *seen
+	slot slot // content descriptor: read-only of a lower file, read-write of an upper one
 }
 
 // alias is one name.

@@ -40,6 +40,9 @@ func (f *FS) serve(n *node, st *unix.Stat_t, a *Attr) {
 	now := seenOf(st)
 	f.tab.mu.Lock()
 	old := n.seen
+	if n.read == nil && old != now && old != (seen{}) && n.reads.Load() > 0 && st.Mode&unix.S_IFMT == unix.S_IFREG {
+		n.read = &old
+	}
 	if old == now || old == (seen{}) || !n.cached() {
 		n.seen = now
 		f.tab.mu.Unlock()
@@ -110,6 +113,9 @@ func (f *FS) asServed(kid, p *node, name string, now tree.Node) (n tree.Node, dr
 	var s seen
 	if kid != nil {
 		s = kid.seen
+		if kid.read != nil {
+			s = *kid.read
+		}
 	}
 	f.tab.mu.Unlock()
 	switch {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -15,23 +14,20 @@ func (c *command) dropVerb() *cobra.Command {
 		Use:   "drop [JOB]",
 		Short: "Discard the staged changes of a Job that were not applied; its records stay",
 		Args:  atMostOneJob,
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			t, err := c.find(cmd, args)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, t.close()) }()
-			if err := t.job.Lock(); err != nil {
-				return err
-			}
-			if err := settleTarget(cmd.Context(), t); err != nil {
-				return err
-			}
-			before := t.job.Run().Publication
-			if err := t.job.Drop(); err != nil {
-				return err
-			}
-			return c.dropped(t, before)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withJob(cmd, args, func(t *target) error {
+				if err := settleTarget(cmd.Context(), t); err != nil {
+					return err
+				}
+				if err := t.job.Lock(); err != nil {
+					return err
+				}
+				before := t.job.Run().Publication
+				if err := t.job.Drop(); err != nil {
+					return err
+				}
+				return c.dropped(t, before)
+			})
 		},
 	}
 }

@@ -16,18 +16,15 @@ func (c *command) statusVerb() *cobra.Command {
 		Use:   "status [JOB]",
 		Short: "Show the three results of a Job: outcome, changes, controls",
 		Args:  atMostOneJob,
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			t, err := c.find(cmd, args)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, t.close()) }()
-			run := t.job.Run()
-			b, err := t.job.Bundle()
-			if err != nil && !errors.Is(err, store.ErrNotSealed) {
-				return err
-			}
-			return c.showStatus(&run, b, asJSON)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withJob(cmd, args, func(t *target) error {
+				run := t.job.Run()
+				b, err := t.job.Bundle()
+				if err != nil && !errors.Is(err, store.ErrNotSealed) {
+					return err
+				}
+				return c.showStatus(&run, b, asJSON)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "as JSON")

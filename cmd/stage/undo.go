@@ -15,20 +15,17 @@ func (c *command) undoVerb() *cobra.Command {
 		Use:   "undo [JOB]",
 		Short: "Revert what was last applied of a Job, where it is still as apply left it",
 		Args:  atMostOneJob,
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			t, err := c.find(cmd, args)
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, t.close()) }()
-			rep, err := session.Undo(cmd.Context(), t.store, t.job, keepGoing, session.Point())
-			switch {
-			case rep != nil && asJSON:
-				return errors.Join(err, render.ApplyJSON(c.out, rep))
-			case err != nil:
-				return err
-			}
-			return render.Undo(c.out, rep)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return c.withJob(cmd, args, func(t *target) error {
+				rep, err := session.Undo(cmd.Context(), t.store, t.job, keepGoing, session.Point())
+				switch {
+				case rep != nil && asJSON:
+					return errors.Join(err, render.ApplyJSON(c.out, rep))
+				case err != nil:
+					return err
+				}
+				return errors.Join(render.Undo(c.out, rep), c.leftOut(rep, false))
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&keepGoing, "keep-going", false, "revert the rest where some targets changed since")

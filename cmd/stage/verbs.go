@@ -69,6 +69,16 @@ func (t *target) find(ref string) (err error) {
 	return err
 }
 
+// withJob runs f on the Job that a verb's only argument names, and closes it.
+func (c *command) withJob(cmd *cobra.Command, args []string, f func(*target) error) (err error) {
+	t, err := c.find(cmd, args)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	return f(t)
+}
+
 // findPaths is find for the verbs that take paths after the Job. A first argument that is no Job's
 // directory but looks like a path is the first path, of the newest Job.
 func (c *command) findPaths(cmd *cobra.Command, args []string) (*target, error) {

@@ -1,6 +1,8 @@
 package overlay
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,7 +48,7 @@ func TestReplacedContentIsDigestedAndKept(t *testing.T) {
 				c.act(j)
 				j.wantBase("f", was, digest("before"))
 				got, err := os.ReadFile(filepath.Join(dir, preimageName(digest("before"))))
-				if c.kept && string(got) != "before" || !c.kept && !os.IsNotExist(err) {
+				if c.kept && string(got) != "before" || !c.kept && !errors.Is(err, fs.ErrNotExist) {
 					t.Errorf("preimage: got %q, %v; kept should be %v", got, err, c.kept)
 				}
 			})

@@ -26,7 +26,32 @@ type PublishOptions struct {
 // Publish applies the staged changes of a Job's workspace and keeps run.json's publication true.
 // The report is there also beside an error that says why nothing was written.
 func Publish(ctx context.Context, s *store.Store, job *store.Job, o PublishOptions) (*bundle.ApplyReport, error) {
-	// First: what an interrupted batch left decides what the changes are compared with.
+	st, err := openTarget(ctx, s, job)
+	if err != nil {
+		return nil, err
+	}
+	defer st.close() // handles only
+	a := apply.Options{
+		Job: string(job.ID()), Source: st, Target: st.Lower, Pending: st.pending, Tracked: st.Tracked,
+		Paths: o.Paths, Include: o.Include, Exclude: o.Exclude,
+		CheckOnly: o.CheckOnly, KeepGoing: o.KeepGoing, Allow: o.Allow, Point: o.Point, Alike: gitview.Alike,
+	}
+	if o.CheckOnly {
+		res, err := apply.Apply(ctx, a)
+		return report(job, nil, res), err
+	}
+	return publishBatch(ctx, job, a)
+}
+
+// target is a Job's workspace with what is staged for it, settled and ready to be published to.
+type target struct {
+	*Staged
+	pending []hostfs.Dir // batches that need recovery all the same: another stage was killed just now
+}
+
+// openTarget takes the Job's lock, refuses what may not be published, and first of all finishes what
+// an interrupted batch left: it decides what the changes are compared with.
+func openTarget(ctx context.Context, s *store.Store, job *store.Job) (*target, error) {
 	if err := RecoverTarget(ctx, s, job.Run().Workspace); err != nil {
 		return nil, err
 	}
@@ -41,26 +66,17 @@ func Publish(ctx context.Context, s *store.Store, job *store.Job, o PublishOptio
 	if err != nil {
 		return nil, err
 	}
-	defer st.Close() // read only
 	pending, err := unfinished(s, job.Run().Workspace)
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, st.Close())
 	}
-	defer closeAll(pending) // handles only
-	a := apply.Options{
-		Job: string(job.ID()), Source: st, Target: st.Lower, Pending: pending, Tracked: st.Tracked,
-		Paths: o.Paths, Include: o.Include, Exclude: o.Exclude,
-		CheckOnly: o.CheckOnly, KeepGoing: o.KeepGoing, Allow: o.Allow, Point: o.Point, Alike: gitview.Alike,
-	}
-	if o.CheckOnly {
-		res, err := apply.Apply(ctx, a)
-		return report(job, nil, res), err
-	}
-	return publishBatch(ctx, job, st, a)
+	return &target{st, pending}, nil
 }
 
+func (t *target) close() error { return errors.Join(closeAll(t.pending), t.Staged.Close()) }
+
 // publishBatch applies into a new batch and records what is published now.
-func publishBatch(ctx context.Context, job *store.Job, st *Staged, a apply.Options) (*bundle.ApplyReport, error) {
+func publishBatch(ctx context.Context, job *store.Job, a apply.Options) (*bundle.ApplyReport, error) {
 	n, dir, err := job.NewBatch()
 	if err != nil {
 		return nil, err
@@ -189,38 +205,23 @@ var ErrNothingApplied = errors.New("nothing of the job is applied")
 
 // Undo reverts the Job's last published batch.
 func Undo(ctx context.Context, s *store.Store, job *store.Job, keepGoing bool, point func(string)) (*bundle.ApplyReport, error) {
-	if err := RecoverTarget(ctx, s, job.Run().Workspace); err != nil {
+	st, err := openTarget(ctx, s, job)
+	if err != nil {
 		return nil, err
 	}
-	if err := mayPublish(job); err != nil {
-		return nil, err
-	}
+	defer st.close() // handles only
 	n, dir, err := lastPublished(job)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close() // handle only
-	root, err := workspaceOf(job)
-	if err != nil {
-		return nil, err
-	}
-	st, err := OpenStaged(job, root)
-	if err != nil {
-		return nil, err
-	}
-	defer st.Close() // read only
-	pending, err := unfinished(s, job.Run().Workspace)
-	if err != nil {
-		return nil, err
-	}
-	defer closeAll(pending) // handles only
 	later, err := batchesAfter(job, n)
 	if err != nil {
 		return nil, err
 	}
 	defer closeAll(later) // handles only
 	o := apply.UndoOptions{
-		Job: string(job.ID()), Target: st.Lower, Batch: dir, Pending: pending, KeepGoing: keepGoing, Point: point,
+		Job: string(job.ID()), Target: st.Lower, Batch: dir, Pending: st.pending, KeepGoing: keepGoing, Point: point,
 		Alike: gitview.Alike, OpenPublished: st.OpenNew,
 	}
 	for _, d := range later {

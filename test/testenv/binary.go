@@ -38,7 +38,8 @@ var buildOnce = sync.OnceValues(func() (string, error) {
 	// Test processes of other packages may build at the same time: the last rename wins, and what
 	// already runs keeps its inode.
 	tmp := filepath.Join(dir, "stage."+strconv.Itoa(os.Getpid()))
-	cmd := exec.Command("go", "build", "-tags", "seccomp", "-o", tmp, "./cmd/stage")
+	// As the Makefile builds it.
+	cmd := exec.Command("go", "build", "-tags", "seccomp,netgo,osusergo", "-ldflags", "-linkmode external -extldflags -static", "-o", tmp, "./cmd/stage")
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build stage: %w\n%s", err, out)

@@ -86,7 +86,7 @@ func Admit(o Options) (*Admission, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Request.Resolve = resolveLinks
+	a.Request.Resolve = newResolver()
 	if a.Plan, err = policy.Narrow(a.Request, a.Layers...); err != nil {
 		return nil, err
 	}

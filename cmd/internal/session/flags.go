@@ -119,15 +119,27 @@ func (a *Admission) checkShares() error {
 }
 
 // resolveLinks returns path free of links as far as it is there; what is not there stays as written.
-func resolveLinks(path string) string {
-	for have, rest := path, ""; ; have, rest = filepath.Dir(have), filepath.Join(filepath.Base(have), rest) {
-		if real, err := filepath.EvalSymlinks(have); err == nil {
-			return filepath.Join(real, rest)
+func resolveLinks(path string) string { return newResolver()(path) }
+
+// newResolver returns resolveLinks for many paths, which have most of their parents in common: each
+// directory is looked at once.
+func newResolver() func(string) string {
+	known := map[string]string{"/": "/"}
+	var resolve func(path string) string
+	resolve = func(path string) string {
+		if real, ok := known[path]; ok {
+			return real
 		}
-		if have == "/" {
-			return path
+		real := filepath.Join(resolve(filepath.Dir(path)), filepath.Base(path))
+		if fi, err := os.Lstat(real); err == nil && fi.Mode()&os.ModeSymlink != 0 {
+			if to, err := filepath.EvalSymlinks(real); err == nil {
+				real = to
+			}
 		}
+		known[path] = real
+		return real
 	}
+	return resolve
 }
 
 // topOf is the top-level directory that path lies in.

@@ -124,6 +124,11 @@ func countRoot(ctx context.Context, job *store.Job, root bundle.Root) (bundle.Ro
 		return c, err
 	}
 	drift := 0
+	c.Drift = &drift
+	if len(changes) == 0 {
+		c.Digest, err = digestChanges(nil)
+		return c, err
+	}
 	n, bytes := render.CountChanges(changes)
 	c.Added, c.Modified, c.Deleted, c.Renamed, c.TypeChanged, c.Metadata, c.Bytes = n.Added, n.Modified, n.Deleted, n.Renamed, n.TypeChanged, n.Metadata, bytes
 	for _, ch := range changes {
@@ -135,7 +140,6 @@ func countRoot(ctx context.Context, job *store.Job, root bundle.Root) (bundle.Ro
 			drift++
 		}
 	}
-	c.Drift = &drift
 	flags, err := apply.Classify(ctx, changes, staged.Reader, staged.Tracked)
 	if err != nil {
 		return c, err

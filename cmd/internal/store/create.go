@@ -109,9 +109,6 @@ func (s *Store) createHere(path string, run *bundle.Run) (*Job, error) {
 	if err != nil {
 		return nil, errors.Join(err, j.Close(), removeTree(s.jobs, temp))
 	}
-	if err := s.jobs.Sync(); err != nil {
-		return nil, errors.Join(err, j.Close(), removeTree(s.jobs, string(run.Job)))
-	}
 	return j, nil
 }
 
@@ -278,7 +275,7 @@ func (j *Job) fill(run *bundle.Run) error {
 	if err != nil {
 		return err
 	}
-	if err := createFile(j.dir, runName, data); err != nil {
+	if err := createFile(j.dir, runName, data, soon); err != nil {
 		return err
 	}
 	j.run = *run

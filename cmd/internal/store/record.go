@@ -38,26 +38,42 @@ func readFile(d hostfs.Dir, name string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
+// when says when what was written must survive a power failure. Complete it is at once, and a kill
+// of any process changes nothing about it.
+type when bool
+
+const (
+	soon when = false // with the file system's next commit: a run that a power failure ends is lost anyway
+	now  when = true  // before the call returns
+)
+
+func (w when) settle(d hostfs.Dir) error {
+	if w == soon {
+		return nil
+	}
+	return d.Sync()
+}
+
 // replaceFile puts data under name: a reader finds the old file or the new one, after a crash too.
-func replaceFile(d hostfs.Dir, name string, data []byte) error {
+func replaceFile(d hostfs.Dir, name string, data []byte, durable when) error {
 	if err := writePartial(d, name, data); err != nil {
 		return err
 	}
 	if err := d.Rename(name+partialSuffix, d, name, 0); err != nil {
 		return err
 	}
-	return d.Sync()
+	return durable.settle(d)
 }
 
 // createFile is replaceFile for a file that must not be there yet.
-func createFile(d hostfs.Dir, name string, data []byte) error {
+func createFile(d hostfs.Dir, name string, data []byte, durable when) error {
 	if err := writePartial(d, name, data); err != nil {
 		return err
 	}
 	if err := d.Rename(name+partialSuffix, d, name, hostfs.NoReplace); err != nil {
 		return errors.Join(err, d.Unlink(name+partialSuffix))
 	}
-	return d.Sync()
+	return durable.settle(d)
 }
 
 // writePartial writes and syncs data under the partial name, replacing what a crash left there. The
@@ -102,7 +118,11 @@ func (j *Job) UpdateRun(f func(*bundle.Run)) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(j.dir, runName, data); err != nil {
+	durable := now
+	if next.State == bundle.Running {
+		durable = soon
+	}
+	if err := replaceFile(j.dir, runName, data, durable); err != nil {
 		return fmt.Errorf("update job %s: %w", j.ID(), err)
 	}
 	j.run = next
@@ -150,7 +170,7 @@ func (j *Job) WritePlan(p *bundle.Plan) error {
 	if err != nil {
 		return err
 	}
-	if err := createFile(j.dir, planName, data); err != nil {
+	if err := createFile(j.dir, planName, data, soon); err != nil {
 		return fmt.Errorf("write plan of job %s: %w", j.ID(), err)
 	}
 	return nil
@@ -173,7 +193,7 @@ func (j *Job) Seal(b *bundle.Bundle) error {
 	if err != nil {
 		return err
 	}
-	err = createFile(j.dir, bundleName, data)
+	err = createFile(j.dir, bundleName, data, soon) // run.json, next, settles the directory for both
 	if errors.Is(err, fs.ErrExist) {
 		err = fmt.Errorf("it is sealed already: %w", ErrWrongState)
 	}

@@ -65,7 +65,7 @@ func act(role, store, workspace string) error {
 		if err != nil {
 			return err
 		}
-		if err := createFile(j.dir, bundleName, data); err != nil {
+		if err := createFile(j.dir, bundleName, data, now); err != nil {
 			return err
 		}
 	}

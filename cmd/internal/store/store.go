@@ -14,8 +14,8 @@
 //	    index                 cache of the directories: which Job belongs to which workspace
 //
 // The directories are the truth and the index can be deleted at any time. Everything is made
-// 0700/0600 whatever the umask. A record is written under a partial name, synced, renamed, and where it must outlive a power failure the
-// directory synced, so that a crash leaves the old record or the new one.
+// 0700/0600 whatever the umask. A record is written under a partial name, synced, renamed, and where
+// it must outlive a power failure the directory is synced: a crash leaves the old record or the new.
 //
 // Several processes may use a store at once. A Job's records change only under its lock; who does
 // not get the lock gets ErrBusy and does not wait.

@@ -348,3 +348,25 @@ func fuzzOne[D Document](t *testing.T, text []byte) {
 		t.Fatalf("two encodings:\n%s\n%s", first, second)
 	}
 }
+
+// TestEncodePlanIsEncodeWithTheDigest: what is written in one pass is what two would write.
+func TestEncodePlanIsEncodeWithTheDigest(t *testing.T) {
+	text, err := os.ReadFile("testdata/v1/plan.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Decode[Plan](text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := EncodePlan(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, text) {
+		t.Errorf("got\n%s\nwant\n%s", got, text)
+	}
+	if _, err := Decode[Plan](got); err != nil {
+		t.Errorf("decode it again: %v", err)
+	}
+}

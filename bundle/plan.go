@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 
@@ -136,6 +137,25 @@ func (p *Plan) SetDigest() error {
 	}
 	p.Digest = d
 	return nil
+}
+
+// EncodePlan is SetDigest and Encode in one: the content is encoded once, and the digest of it takes
+// the place of the null at its end. A plan is written at the start of every run.
+func EncodePlan(p *Plan) ([]byte, error) {
+	p.Digest = ""
+	text, err := encode(p)
+	if err != nil {
+		return nil, err
+	}
+	content, ok := bytes.CutSuffix(text, []byte("null\n}\n"))
+	if !ok {
+		return nil, errors.New("encode plan.json: digest is not its last key")
+	}
+	p.Digest = tree.DigestBytes(text)
+	if err := p.Check(); err != nil {
+		return nil, fmt.Errorf("encode plan.json: %w", err)
+	}
+	return fmt.Appendf(content, "%q\n}\n", p.Digest), nil
 }
 
 func (p *Plan) contentDigest() (tree.Digest, error) {

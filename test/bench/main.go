@@ -55,7 +55,7 @@ func bench(stage string, rounds, uid int, out io.Writer) (err error) {
 	all := []*contender{
 		{name: "native", argv: []string{"true"}},
 		{name: "bwrap --unshare-all", argv: []string{"bwrap", "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true"}},
-		{name: "stage run --rm", argv: []string{bin, "run", "--rm", "--", "true"}},
+		{name: "stage run", argv: []string{bin, "run", "--", "true"}},
 	}
 	for range rounds {
 		for _, c := range all {

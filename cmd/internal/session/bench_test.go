@@ -11,11 +11,11 @@ import (
 func BenchmarkRecordPlan(b *testing.B) {
 	a := admission(b, policy.Flags{})
 	for b.Loop() {
-		p, err := a.Record("01hzzzzzzzzzzzzzzzzzzzzzzz")
+		p, err := a.record("01hzzzzzzzzzzzzzzzzzzzzzzz")
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := bundle.Encode(p); err != nil {
+		if _, err := bundle.EncodePlan(p); err != nil {
 			b.Fatal(err)
 		}
 	}

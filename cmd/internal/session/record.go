@@ -10,8 +10,17 @@ import (
 	"stage/policy"
 )
 
-// Record returns plan.json for this admission.
+// Record returns plan.json for this admission, with its digest.
 func (a *Admission) Record(job bundle.ID) (*bundle.Plan, error) {
+	p, err := a.record(job)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.SetDigest()
+}
+
+// record is Record without the digest, which whoever writes the plan computes on the way.
+func (a *Admission) record(job bundle.ID) (*bundle.Plan, error) {
 	p := &bundle.Plan{Job: job}
 	for _, r := range a.Request.Rules {
 		at := p.Request.At(bundle.Dimension(r.Dimension))
@@ -32,7 +41,7 @@ func (a *Admission) Record(job bundle.ID) (*bundle.Plan, error) {
 	for _, id := range a.Plan.AllowDegraded {
 		p.DegradedAllowed = append(p.DegradedAllowed, bundle.ControlID(id))
 	}
-	return p, p.SetDigest()
+	return p, nil
 }
 
 func ruleRecord(r policy.Rule) bundle.Rule {

@@ -220,7 +220,7 @@ func (s *run) teardown() error {
 }
 
 func (s *run) writePlan() error {
-	p, err := s.a.Record(s.job.ID())
+	p, err := s.a.record(s.job.ID())
 	if err != nil {
 		return err
 	}

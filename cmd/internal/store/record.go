@@ -155,7 +155,7 @@ func checkStep(old, next *bundle.Run) error {
 	return fmt.Errorf("%s becomes %s: %w", old.State, next.State, ErrWrongState)
 }
 
-// WritePlan writes plan.json, once.
+// WritePlan sets the plan's digest and writes plan.json, once.
 //
 // Preconditions:
 //   - this process holds the Job's lock.
@@ -166,7 +166,7 @@ func (j *Job) WritePlan(p *bundle.Plan) error {
 	if p.Job != j.ID() {
 		return fmt.Errorf("write plan of job %s: it names job %s", j.ID(), p.Job)
 	}
-	data, err := bundle.Encode(p)
+	data, err := bundle.EncodePlan(p)
 	if err != nil {
 		return err
 	}

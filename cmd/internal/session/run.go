@@ -173,7 +173,7 @@ func (s *run) install(ctx context.Context) error {
 		return err
 	}
 	if s.evidence.installed, err = s.jail.Start(ctx); err != nil {
-		return fmt.Errorf("start jail: %w", err)
+		return err
 	}
 	listeners := s.jail.Listeners()
 	s.network = startNetwork(s.a, listeners)
@@ -189,9 +189,7 @@ func (s *run) prepare(ctx context.Context, cfg jail.Config) error {
 	written := make(chan error, 1)
 	go func() { written <- s.writePlan() }()
 	j, err := jail.Prepare(ctx, cfg)
-	if err != nil {
-		err = fmt.Errorf("prepare jail: %w", err)
-	} else {
+	if err == nil {
 		s.jail = j
 	}
 	return errors.Join(err, <-written)

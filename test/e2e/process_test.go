@@ -275,11 +275,8 @@ func TestNoDescriptorReachesTheCommand(t *testing.T) {
 
 // TestRootActsAsAnotherUser: --as-user and sudo make stage that user for good.
 func TestRootActsAsAnotherUser(t *testing.T) {
-	testenv.Need(t, testenv.Root, testenv.FUSE, testenv.Userns)
+	testenv.Need(t, testenv.Root, testenv.FUSE, testenv.Userns, testenv.Account)
 	u := testenv.Ordinary(t)
-	if u.Home == "/nonexistent" || u.Name == "65533" {
-		t.Skip("the ordinary user has no account that --as-user could name")
-	}
 	w := newWorld(t, u)
 	id := fmt.Sprintf("%d %d\n", u.UID, u.GID)
 	for name, run := range map[string]func() *exec.Cmd{

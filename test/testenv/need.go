@@ -16,6 +16,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -34,6 +36,8 @@ var (
 	FUSE = Requirement{"FUSE", missingFUSE}
 	// Userns: the ordinary user can make user namespaces.
 	Userns = Requirement{"user namespaces", missingUserns}
+	// Account: the ordinary user has an entry in /etc/passwd.
+	Account = Requirement{"an account of the ordinary user", missingAccount}
 	// Codex: the real Codex CLI is installed.
 	Codex = Requirement{"Codex", missingCodex}
 )
@@ -109,6 +113,17 @@ func missingUserns() string {
 	out, err := u.Command("unshare", "--user", "--map-root-user", "true").CombinedOutput()
 	if err != nil {
 		return fmt.Sprintf("unshare as uid %d: %v: %s", u.UID, err, strings.TrimSpace(string(out)))
+	}
+	return ""
+}
+
+func missingAccount() string {
+	u, err := ordinary()
+	if err != nil {
+		return err.Error()
+	}
+	if _, err := user.LookupId(strconv.Itoa(u.UID)); err != nil {
+		return err.Error() + "; make the user tester, or name one by STAGE_TEST_USER"
 	}
 	return ""
 }

@@ -2,6 +2,7 @@ package render
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ func Jobs(s *Screen, rows []JobRow) error {
 		}
 		outcome, changes := "-", "-"
 		if r.Bundle != nil {
-			outcome, changes = outcomeKind(r.Bundle.Outcome), fmt.Sprintf("%d, %s", total(r.Bundle.Changes), publicationText(r.Run.Publication))
+			outcome, changes = outcomeKind(r.Bundle.Outcome), countText(r.Bundle.Changes)+", "+publicationText(r.Run.Publication)
 		}
 		table = append(table, []string{string(r.Run.Job), stamp(r.Run.CreatedAt), string(r.Run.State), outcome, changes,
 			Command(bundle.Strings(r.Run.Argv))})
@@ -35,6 +36,14 @@ func Jobs(s *Screen, rows []JobRow) error {
 	p := newPrinter(s)
 	p.table(table)
 	return p.w.Flush()
+}
+
+// countText is the number of changes, with a mark where there may be more.
+func countText(c bundle.Changes) string {
+	if !c.Complete {
+		return fmt.Sprintf("%d or more", total(c))
+	}
+	return strconv.Itoa(total(c))
 }
 
 func total(c bundle.Changes) int {

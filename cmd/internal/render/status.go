@@ -79,6 +79,9 @@ func ChangesText(c bundle.Changes) string {
 			flags[class] += n
 		}
 	}
+	if !c.Complete && sum.Total() == 0 {
+		return "not counted: INCOMPLETE, what changed could not be determined"
+	}
 	text := sum.String()
 	if sum.Total() > 0 {
 		text += ", " + Bytes(bytes)

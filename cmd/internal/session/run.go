@@ -66,6 +66,8 @@ type run struct {
 
 	planDigest tree.Digest // "" until plan.json is there
 
+	hurried bool // somebody told stage to end: what follows the command is kept short
+
 	evidence evidence
 	outcome  bundle.Outcome
 	shares   []bundle.HostPath
@@ -82,6 +84,11 @@ func (r *Runner) Run(ctx context.Context, a *Admission, job *store.Job) (*Result
 		s.notStarted(err)
 	}
 	sealing, stop := s.untilSignal(ctx)
+	if s.hurried {
+		limited, cancel := context.WithTimeout(sealing, countFor)
+		defer cancel()
+		sealing = limited
+	}
 	b, serr := s.seal(sealing)
 	stop()
 	res := &Result{Job: job, Bundle: b, Refusals: s.evidence.refusals(), Exit: *s.outcome.StageExit}

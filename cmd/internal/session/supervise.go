@@ -41,6 +41,7 @@ func (s *run) supervise(ctx context.Context) error {
 			return s.ended(started, w, ending)
 		case sig := <-s.Signals:
 			if n, ok := sig.(syscall.Signal); ok {
+				s.hurried = s.hurried || n == syscall.SIGINT || n == syscall.SIGTERM || n == syscall.SIGHUP
 				// A command that is gone already takes no signal; its end is on its way.
 				_ = s.jail.Signal(n)
 			}

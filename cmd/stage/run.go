@@ -165,9 +165,8 @@ func (c *command) afterRun(f *runFlags, job *store.Job, res *session.Result) err
 	for _, s := range res.Bundle.Shares {
 		errs = append(errs, render.Hint(c.err, fmt.Sprintf("%s was written directly: it is not staged and cannot be undone", s)))
 	}
-	changed := render.ChangesText(res.Bundle.Changes) != render.ChangesText(emptyChanges)
 	switch {
-	case changed:
+	case render.Changed(res.Bundle.Changes):
 		ref := jobRef(f, job)
 		errs = append(errs, render.Hint(c.err, "`stage review"+ref+"`, then `stage apply"+ref+"` or `stage drop"+ref+"`"))
 	case f.rm:

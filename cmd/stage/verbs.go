@@ -15,8 +15,6 @@ import (
 	"stage/fs/tree"
 )
 
-var emptyChanges = bundle.Changes{Complete: true}
-
 func openStore() (*store.Store, error) {
 	path, err := store.DefaultPath(os.Getenv)
 	if err != nil {

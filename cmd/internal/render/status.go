@@ -65,6 +65,9 @@ func Duration(d time.Duration) string {
 	return d.Round(time.Second).String()
 }
 
+// Changed reports whether a Job left changes, as far as they were counted, or may have left some.
+func Changed(c bundle.Changes) bool { return !c.Complete || total(c) > 0 }
+
 // ChangesText says in one phrase which changes a Job left, over all its roots.
 func ChangesText(c bundle.Changes) string {
 	var sum Counts

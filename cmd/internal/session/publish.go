@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"stage/apply"
 	"stage/bundle"
@@ -31,8 +32,12 @@ func Publish(ctx context.Context, s *store.Store, job *store.Job, o PublishOptio
 		return nil, err
 	}
 	defer st.close() // handles only
+	_, tracked, err := st.Tracked()
+	if err != nil {
+		return nil, err
+	}
 	a := apply.Options{
-		Job: string(job.ID()), Source: st, Target: st.Lower, Pending: st.pending, Tracked: st.Tracked,
+		Job: string(job.ID()), Source: st, Target: st.Lower, Pending: st.pending, Tracked: tracked,
 		Paths: o.Paths, Include: o.Include, Exclude: o.Exclude,
 		CheckOnly: o.CheckOnly, KeepGoing: o.KeepGoing, Allow: o.Allow, Point: o.Point, Alike: gitview.Alike,
 	}
@@ -143,23 +148,11 @@ func setPublication(job *store.Job, p bundle.Publication) error {
 }
 
 func publication(ctx context.Context, job *store.Job) (bundle.Publication, error) {
-	batches, err := job.Batches()
+	batches, err := readBatches(job)
 	if err != nil {
 		return "", err
 	}
-	any := false
-	for _, n := range batches {
-		dir, err := job.OpenBatch(n)
-		if err != nil {
-			return "", err
-		}
-		state, _, err := apply.Read(dir)
-		if err := errors.Join(err, dir.Close()); err != nil {
-			return "", err
-		}
-		any = any || state == apply.BatchPublished
-	}
-	if !any {
+	if !slices.ContainsFunc(batches, func(b batch) bool { return b.state == apply.BatchPublished }) {
 		return bundle.PublishedNone, nil
 	}
 	root, err := workspaceOf(job)
@@ -255,21 +248,14 @@ func batchesAfter(job *store.Job, n int) ([]hostfs.Dir, error) {
 }
 
 func lastPublished(job *store.Job) (int, hostfs.Dir, error) {
-	batches, err := job.Batches()
+	batches, err := readBatches(job)
 	if err != nil {
 		return 0, nil, err
 	}
-	for i := len(batches) - 1; i >= 0; i-- {
-		dir, err := job.OpenBatch(batches[i])
-		if err != nil {
-			return 0, nil, err
-		}
-		state, _, err := apply.Read(dir)
-		if err == nil && state == apply.BatchPublished {
-			return batches[i], dir, nil
-		}
-		if err := errors.Join(err, dir.Close()); err != nil {
-			return 0, nil, err
+	for _, b := range slices.Backward(batches) {
+		if b.state == apply.BatchPublished {
+			dir, err := job.OpenBatch(b.n)
+			return b.n, dir, err
 		}
 	}
 	return 0, nil, fmt.Errorf("job %s: %w", job.ID(), ErrNothingApplied)
@@ -311,9 +297,9 @@ func recoverBatches(ctx context.Context, job *store.Job, w bundle.Workspace) err
 			break
 		}
 	}
+	perr := recordPublication(ctx, job, err)
 	if _, ok := errors.AsType[*apply.UnfinishedError](err); ok {
-		// Everything is published. What could not be cleaned up is no reason to stop anybody's work.
-		return errors.Join(recordPublication(ctx, job, err), closeAll(pending), target.Close())
+		err = nil // everything is published; what could not be cleaned up must not stop anybody's work
 	}
-	return errors.Join(err, recordPublication(ctx, job, err), closeAll(pending), target.Close())
+	return errors.Join(err, perr, closeAll(pending), target.Close())
 }

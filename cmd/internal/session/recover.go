@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"stage/apply"
@@ -87,15 +88,23 @@ func eachBusy(s *store.Store, w bundle.Workspace, f func(*store.Job) error) erro
 	return nil
 }
 
-// trackedFiles returns how many files git tracks in a directory, 0 where it is no work tree.
-func trackedFiles(dir string) (int, error) {
-	_, n, err := Tracked(dir)
-	return n, err
+// onceTracked returns a function that reads, once, what git tracks in a workspace.
+func onceTracked(dir string) func() (func(tree.Path) bool, int, error) {
+	var has func(tree.Path) bool
+	var n int
+	read := sync.OnceValue(func() (err error) {
+		has, n, err = tracked(dir)
+		return err
+	})
+	return func() (func(tree.Path) bool, int, error) {
+		err := read()
+		return has, n, err
+	}
 }
 
-// Tracked tells which files git tracks in a workspace, and how many; nothing where it is no git
+// tracked tells which files git tracks in a workspace, and how many; nothing where it is no git
 // work tree. The index is read as data.
-func Tracked(dir string) (has func(tree.Path) bool, n int, err error) {
+func tracked(dir string) (has func(tree.Path) bool, n int, err error) {
 	repo, ok, err := gitview.Find(dir)
 	if err != nil || !ok || repo.WorkTree != dir {
 		return nil, 0, err

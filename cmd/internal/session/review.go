@@ -37,16 +37,17 @@ func reviewOf(ctx context.Context, job *store.Job, root bundle.Root, st *Staged,
 	if err != nil {
 		return nil, err
 	}
-	flags, err := apply.Classify(ctx, changes, st.Reader, st.Tracked)
+	has, n, err := st.Tracked()
+	if err != nil {
+		return nil, err
+	}
+	flags, err := apply.Classify(ctx, changes, st.Reader, n)
 	if err != nil {
 		return nil, err
 	}
 	r := &render.Review{
-		Job: job.ID(), Root: root.Name, Contents: st.Reader, Walker: st.Reader, Outcome: outcomeOf(job),
+		Job: job.ID(), Root: root.Name, Contents: st.Reader, Walker: st.Reader, Outcome: outcomeOf(job), Tracked: has,
 		RawGit: slices.ContainsFunc(paths, gitDir.Contains),
-	}
-	if r.Tracked, _, err = Tracked(root.Path.String()); err != nil {
-		return nil, err
 	}
 	if r.Git, err = gitLines(ctx, changes, st); err != nil {
 		return nil, err

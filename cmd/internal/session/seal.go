@@ -140,7 +140,11 @@ func countRoot(ctx context.Context, job *store.Job, root bundle.Root) (bundle.Ro
 			drift++
 		}
 	}
-	flags, err := apply.Classify(ctx, changes, staged.Reader, staged.Tracked)
+	_, tracked, err := staged.Tracked()
+	if err != nil {
+		return c, err
+	}
+	flags, err := apply.Classify(ctx, changes, staged.Reader, tracked)
 	if err != nil {
 		return c, err
 	}

@@ -19,8 +19,9 @@ import (
 // Staged is one staged root of a Job, open for review or apply.
 type Staged struct {
 	*staged.Reader
-	Lower   hostfs.Dir // the workspace
-	Tracked int        // number of files git tracks there, 0 if not known
+	Lower hostfs.Dir // the workspace
+	// Tracked tells which files git tracks there, and how many. The index is read at the first call.
+	Tracked func() (has func(tree.Path) bool, n int, err error)
 	upper   hostfs.Dir
 	pre     hostfs.Dir // preimages, nil when there are none
 	log     hostfs.File
@@ -66,8 +67,8 @@ func OpenStaged(job *store.Job, root bundle.Root) (s *Staged, err error) {
 	if err != nil {
 		return s, fmt.Errorf("job %s: change log of %q: %w", job.ID(), root.Name, err)
 	}
-	s.Tracked, err = trackedFiles(root.Path.String())
-	return s, err
+	s.Tracked = onceTracked(root.Path.String())
+	return s, nil
 }
 
 // sameWorkspace refuses a directory that is not the one the Job ran over, though it stands at its path.
@@ -136,22 +137,43 @@ func published(job *store.Job, root bundle.Root) (map[tree.Path]tree.Node, error
 	if root.Name != workspaceRoot {
 		return all, nil
 	}
-	batches, err := job.Batches()
+	batches, err := readBatches(job)
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range batches {
+	for _, b := range batches {
+		if b.state != apply.BatchUnfinished {
+			maps.Copy(all, b.nodes)
+		}
+	}
+	return all, nil
+}
+
+// batch is where one published batch of a Job stands.
+type batch struct {
+	n     int
+	state apply.State
+	nodes map[tree.Path]tree.Node // what it made the base of its paths
+}
+
+// readBatches reads the batches of a Job, the oldest first.
+func readBatches(job *store.Job) ([]batch, error) {
+	numbers, err := job.Batches()
+	if err != nil {
+		return nil, err
+	}
+	var all []batch
+	for _, n := range numbers {
 		dir, err := job.OpenBatch(n)
 		if err != nil {
 			return nil, err
 		}
-		state, nodes, err := apply.Read(dir)
+		b := batch{n: n}
+		b.state, b.nodes, err = apply.Read(dir)
 		if err := errors.Join(err, dir.Close()); err != nil {
 			return nil, fmt.Errorf("batch %d of job %s: %w", n, job.ID(), err)
 		}
-		if state != apply.BatchUnfinished {
-			maps.Copy(all, nodes)
-		}
+		all = append(all, b)
 	}
 	return all, nil
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -24,6 +25,9 @@ type keeper struct {
 
 // maxEvents bounds what a Job can make stage remember.
 const maxEvents = 1000
+
+// maxTold bounds how many events a bundle tells one by one.
+const maxTold = 20
 
 func startKeeper() *keeper {
 	k := &keeper{done: make(chan struct{})}
@@ -79,4 +83,24 @@ func (k *keeper) event(e overlay.Event) {
 func (k *keeper) stop() {
 	close(k.done)
 	k.wg.Wait()
+}
+
+// told is, in words, what went wrong or drifted under the overlays.
+//
+// Preconditions:
+//   - stop was called.
+func (k *keeper) told() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var l []string
+	if k.err != nil {
+		l = append(l, "staged changes could not be made durable in time: "+k.err.Error())
+	}
+	for i, e := range k.events {
+		if i == maxTold {
+			return append(l, fmt.Sprintf("%d or more further events of the overlay", len(k.events)-i))
+		}
+		l = append(l, fmt.Sprintf("overlay: %q: %v", e.Path, e.Err))
+	}
+	return l
 }

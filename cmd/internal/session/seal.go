@@ -47,6 +47,9 @@ func (s *run) seal(ctx context.Context) (*bundle.Bundle, error) {
 	b.Controls = s.evidence.controls()
 	b.Dimensions = bundle.Summarize(b.Controls)
 	b.Shares, b.Limits = s.shares, slices.Concat(uncounted, s.evidence.limits())
+	if s.keeper != nil {
+		b.Limits = append(b.Limits, s.keeper.told()...)
+	}
 	if err := s.job.Seal(b); err != nil {
 		return nil, errors.Join(append(errs, err)...)
 	}

@@ -63,6 +63,8 @@ type Server struct {
 	proto   *fuse.ProtocolServer
 	readers int
 
+	received messages
+
 	closed  atomic.Bool  // Close was called
 	closing atomic.Bool  // the loops are to end
 	idle    atomic.Int32 // loops that wait for a request
@@ -216,6 +218,7 @@ func (s *Server) read(b *buffers) (int, bool) {
 
 // handle handles the request in b.in[:n] and returns the size of the reply in b.out, 0 for none.
 func (s *Server) handle(b *buffers, n int) int {
+	s.received.count(binary.NativeEndian.Uint32(b.in[inOpcode:]))
 	if binary.NativeEndian.Uint64(b.in[inNode:]) == overlay.RootID {
 		binary.NativeEndian.PutUint64(b.in[inNode:], rootAlias)
 	}

@@ -24,6 +24,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -123,6 +124,9 @@ func setup(dir string) error {
 		}
 	}
 	all := slices.Clone(cases)
+	for _, c := range messageCases {
+		all = append(all, testCase{name: c.dir(), setup: c.setup})
+	}
 	for i := range modelTrees {
 		all = append(all, testCase{name: modelName(i), setup: modelSetup})
 	}
@@ -166,8 +170,11 @@ func serve(dir string) error {
 	if err != nil {
 		return err
 	}
+	var answers sync.WaitGroup
+	answers.Go(func() { answerMessages(pair[0], srv) })
 	err = child.Wait()
-	fmt.Printf("%s\n%+v\n", srv.Protocol(), ov.Stats())
+	answers.Wait()
+	fmt.Printf("%s\n%+v\n%v\n", srv.Protocol(), ov.Stats(), srv.Messages())
 	return errors.Join(err, srv.Close(), closeAll())
 }
 
@@ -234,7 +241,7 @@ func mountAndExec(dir string) error {
 	if err := unix.Sendmsg(3, []byte{0}, unix.UnixRights(dev), nil, 0); err != nil {
 		return fmt.Errorf("pass device: %w", err)
 	}
-	if err := errors.Join(unix.Close(dev), unix.Close(3)); err != nil {
+	if err := unix.Close(dev); err != nil { // descriptor 3 stays, to ask the server through
 		return err
 	}
 	for c := range unix.CAP_LAST_CAP + 1 {
@@ -275,6 +282,8 @@ func TestInside(t *testing.T) {
 	switch suite := os.Getenv(suiteEnv); suite {
 	case "posix":
 		insidePosix(t, dir)
+	case "messages":
+		insideMessages(t, dir)
 	case "cases":
 		insideCases(t, dir)
 	case "model":

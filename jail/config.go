@@ -89,5 +89,8 @@ type Config struct {
 
 	WorkDir string // empty directory of the Job; a mount point of the holder's, never written on the host
 
+	// OnStep is told the steps of starting and ending, from several goroutines; nil: nobody asks.
+	OnStep func(Step) `json:"-"`
+
 	Skip string // test fault point: the control whose installation is left out
 }

@@ -31,6 +31,7 @@ type holder struct {
 	umask     uint32
 	root      rootfs
 	shimFiles []*os.File
+	trace     *tracer
 	container *libcontainer.Container // set by runContainer, read when it has ended
 }
 
@@ -47,6 +48,9 @@ func runHolder() int {
 		_ = control.send(message{Error: err.Error()})
 		return 1
 	}
+	if steps := h.trace.take(); len(steps) > 0 {
+		_ = control.send(message{Kind: kindEnded, Steps: steps}) // nobody may be there any more
+	}
 	return 0
 }
 
@@ -57,6 +61,7 @@ func (h *holder) run() error {
 	if err := h.adopt(); err != nil {
 		return err
 	}
+	h.trace.mark("order read")
 	if err := h.prepare(); err != nil {
 		return err
 	}
@@ -76,6 +81,7 @@ func (h *holder) adopt() error {
 		return err
 	}
 	h.order = o
+	h.trace = newTracer("holder", o.Trace)
 	h.shimFiles = []*os.File{os.NewFile(holderShimFD, "shim control"), f}
 	for i := 1; i <= 3; i++ {
 		h.shimFiles = append(h.shimFiles, os.NewFile(uintptr(holderShimFD+i), "stream "+strconv.Itoa(i-1)))
@@ -109,9 +115,11 @@ func (h *holder) prepare() error {
 		}
 		devices = append(devices, d)
 	}
-	if err := h.control.send(message{Kind: kindMounted}, devices...); err != nil {
+	h.trace.mark("views mounted")
+	if err := h.control.send(message{Kind: kindMounted, Steps: h.trace.take()}, devices...); err != nil {
 		return err
 	}
+	defer h.trace.mark("root file system built")
 	return h.root.build()
 }
 
@@ -187,6 +195,7 @@ func (h *holder) runContainer() error {
 		return err
 	}
 	_, _ = process.Wait()
+	h.trace.mark("container ended")
 	return nil
 }
 
@@ -201,7 +210,8 @@ func (h *holder) announce(process *libcontainer.Process) error {
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
 	defer f.Close()
-	return h.control.send(message{Kind: kindStarted}, f)
+	h.trace.mark("container runs")
+	return h.control.send(message{Kind: kindStarted, Steps: h.trace.take()}, f)
 }
 
 // watch stays until the container is gone. When the supervisor dies the jail ends by itself: the shim and every
@@ -249,5 +259,6 @@ func (h *holder) finish() error {
 	if err := h.container.Destroy(); err != nil {
 		return fmt.Errorf("destroy container: %w", err)
 	}
+	h.trace.mark("container destroyed")
 	return nil
 }

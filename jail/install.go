@@ -32,7 +32,12 @@ func (s *shim) install() error {
 	if err := s.openTerminal(); err != nil {
 		return err
 	}
-	m := s.inspect(s.loadFilter(), listeners)
+	s.trace.mark("listeners open")
+	filter := s.loadFilter()
+	s.trace.mark("filter loaded")
+	m := s.inspect(filter, listeners)
+	s.trace.mark("controls inspected")
+	m.Steps = s.trace.take()
 	files := listeners
 	if s.master != nil {
 		files = append(slices.Clone(listeners), s.master)

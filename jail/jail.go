@@ -66,6 +66,7 @@ type Jail struct {
 
 	gone   chan struct{} // the last process of the jail is gone
 	follow sync.WaitGroup
+	heard  sync.WaitGroup // of listenHolder
 
 	mu     sync.Mutex
 	first  *os.File      // guarded by mu: pidfd of the first process; nil before Start and after Close
@@ -82,14 +83,16 @@ func Prepare(ctx context.Context, c Config) (*Jail, error) {
 		return nil, err
 	}
 	j := &Jail{cfg: c, execed: make(chan *ExecError, 1), ended: make(chan struct{}), gone: make(chan struct{}), killed: make(chan struct{})}
+	j.step("prepare jail")
 	if err := j.spawn(); err != nil {
 		return nil, errors.Join(err, j.Close())
 	}
-	_, devices, err := j.expect(ctx, j.control, kindMounted)
+	m, devices, err := j.expect(ctx, j.control, kindMounted)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("prepare jail: %w", err), j.Close())
 	}
 	j.devices = devices
+	j.pass(m.Steps)
 	if len(devices) != len(c.Views) {
 		return nil, errors.Join(fmt.Errorf("prepare jail: %d devices for %d views", len(devices), len(c.Views)), j.Close())
 	}
@@ -118,11 +121,13 @@ func (j *Jail) Start(ctx context.Context) (*Installed, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start jail: %w", err)
 	}
+	j.pass(m.Steps)
 	if err := j.take(files); err != nil {
 		return nil, fmt.Errorf("start jail: %w", err)
 	}
 	j.follow.Go(j.listen)
 	j.follow.Go(j.followHolder)
+	j.heard.Go(j.listenHolder)
 	failed := compareFilter(m.Installed, m.Failed, planned)
 	var errs []error
 	for i := range failed {
@@ -132,10 +137,11 @@ func (j *Jail) Start(ctx context.Context) (*Installed, error) {
 }
 
 func (j *Jail) awaitContainer(ctx context.Context) error {
-	_, files, err := j.expect(ctx, j.control, kindStarted)
+	m, files, err := j.expect(ctx, j.control, kindStarted)
 	if err != nil {
 		return err
 	}
+	j.pass(m.Steps)
 	if len(files) != 1 {
 		closeAll(files)
 		return fmt.Errorf("%d descriptors of the first process, want 1", len(files))
@@ -244,6 +250,7 @@ func (j *Jail) listen() {
 			return
 		}
 		closeAll(files)
+		j.pass(m.Steps)
 		switch {
 		case m.Error != "":
 			j.failed = errors.New(m.Error)
@@ -252,6 +259,18 @@ func (j *Jail) listen() {
 		case m.Kind == kindExit:
 			j.exit = m.Exit
 		}
+	}
+}
+
+// listenHolder receives what the holder says until it is gone.
+func (j *Jail) listenHolder() {
+	for {
+		m, files, err := j.control.receive()
+		if err != nil {
+			return
+		}
+		closeAll(files)
+		j.pass(m.Steps)
 	}
 }
 

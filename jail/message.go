@@ -21,6 +21,7 @@ type message struct {
 	Exec      *ExecError     `json:"exec,omitempty"`
 	Exit      *Exit          `json:"exit,omitempty"`
 	Signal    syscall.Signal `json:"signal,omitempty"`
+	Steps     []Step         `json:"steps,omitempty"`
 }
 
 type kind string
@@ -31,6 +32,7 @@ const (
 	// holder → supervisor
 	kindMounted kind = "mounted" // descriptors: the device of each view
 	kindStarted kind = "started" // descriptor: a pidfd of the jail's first process
+	kindEnded   kind = "ended"   // everything is released; only if steps are wanted
 
 	// shim → supervisor
 	kindInstalled kind = "installed" // descriptors: listeners, then the pty

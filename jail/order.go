@@ -20,6 +20,7 @@ type order struct {
 	Streams [3]stream
 	// KeepStderr leaves standard error where it is although the command gets a pty: it was no terminal.
 	KeepStderr bool
+	Trace      bool // collect steps
 }
 
 // hostFacts are what the shim compares its own world with.

@@ -36,6 +36,7 @@ type shim struct {
 	cfg     Config
 	facts   holderFacts
 	streams [3]*os.File
+	trace   *tracer
 	master  *os.File // of the command's pty, until it is handed out
 
 	mu      sync.Mutex
@@ -61,6 +62,7 @@ func (s *shim) run() error {
 	if err := s.adopt(); err != nil {
 		return err
 	}
+	s.trace.mark("order read")
 	if err := s.install(); err != nil {
 		return err
 	}
@@ -81,7 +83,8 @@ func (s *shim) run() error {
 	if failure != nil {
 		return s.control.send(message{Kind: kindExec, Exec: failure})
 	}
-	if err := s.control.send(message{Kind: kindExec}); err != nil {
+	s.trace.mark("command started")
+	if err := s.control.send(message{Kind: kindExec, Steps: s.trace.take()}); err != nil {
 		return err
 	}
 	go s.listen()
@@ -120,6 +123,7 @@ func (s *shim) adopt() error {
 		return err
 	}
 	s.order, s.cfg = o, o.Config.config()
+	s.trace = newTracer("shim", o.Trace)
 	for i := range s.streams {
 		s.streams[i] = os.NewFile(uintptr(shimStreamFD+i), "stream "+strconv.Itoa(i))
 	}
@@ -273,6 +277,7 @@ func (s *shim) reap(command int) error {
 	if err != nil {
 		return err
 	}
+	s.trace.mark("command ended")
 	exit := Exit{Survivors: countProcesses()}
 	switch {
 	case status.Signaled():
@@ -334,7 +339,8 @@ func (s *shim) report(e Exit) (err error) {
 			System: time.Duration(used.Stime.Nano()),
 			MaxRSS: used.Maxrss << 10,
 		}
-		err = s.control.send(message{Kind: kindExit, Exit: &e})
+		s.trace.mark("all reaped")
+		err = s.control.send(message{Kind: kindExit, Exit: &e, Steps: s.trace.take()})
 	})
 	return err
 }

@@ -107,7 +107,7 @@ func (j *Jail) spawn() (err error) {
 	if err != nil {
 		return fmt.Errorf("prepare jail: %w", err)
 	}
-	o := order{Config: j.cfg.wire(), Host: host}
+	o := order{Config: j.cfg.wire(), Host: host, Trace: j.cfg.OnStep != nil}
 	if j.cfg.TTY {
 		o.Size = sizeOf(j.cfg.Stdin)
 		o.KeepStderr = j.cfg.Stderr != nil && !term.IsTerminal(int(j.cfg.Stderr.Fd()))
@@ -145,6 +145,7 @@ func (j *Jail) spawn() (err error) {
 		ExtraFiles:  append([]*os.File{holderEnd, orderFile, shimEnd}, j.streams.files[:]...),
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true}, // ^C of the caller's terminal must not reach it
 	}
+	j.step("holder starts")
 	holder, err := startChild(cmd)
 	if err != nil {
 		return fmt.Errorf("start holder: %w", err)
@@ -218,12 +219,18 @@ func (j *Jail) close() error {
 		errs = append(errs, j.Kill(), j.awaitProcesses())
 	}
 	// Where nothing was started yet, this is the holder's and the shim's order to end.
-	for _, c := range []*packetConn{j.control, j.shim} {
-		if c != nil {
-			c.c.Close()
-		}
+	if j.control != nil {
+		_ = j.control.c.CloseWrite() // it may be gone; what it says last is still heard
+	}
+	if j.shim != nil {
+		j.shim.c.Close()
 	}
 	errs = append(errs, j.awaitHolder())
+	if j.control != nil {
+		_ = j.control.c.SetReadDeadline(time.Now().Add(time.Second)) // a child that cannot be killed may keep it open
+		j.heard.Wait()
+		j.control.c.Close()
+	}
 	j.follow.Wait()
 	if j.streams != nil {
 		errs = append(errs, j.streams.finish(j.killed))

@@ -84,7 +84,7 @@ func admissionFlags(cmd *cobra.Command, o *session.Options) {
 }
 
 // run runs one Job. What stage says goes to stderr, before and after the command.
-func (c *command) run(cmd *cobra.Command, f *runFlags) error {
+func (c *command) run(cmd *cobra.Command, f *runFlags) (err error) {
 	if f.options.KeepAgentSandbox {
 		f.options.Flags.Allow = append(f.options.Flags.Allow, "userns")
 	}
@@ -95,6 +95,8 @@ func (c *command) run(cmd *cobra.Command, f *runFlags) error {
 	if err := session.PrepareOutcome(f.outcomeFile); err != nil {
 		return err
 	}
+	trace := session.NewTrace()
+	defer func() { err = errors.Join(err, trace.Write(c.err.W)) }()
 	a, err := session.Admit(f.options)
 	if err != nil {
 		return err
@@ -104,6 +106,7 @@ func (c *command) run(cmd *cobra.Command, f *runFlags) error {
 			return err
 		}
 	}
+	trace.Mark("admitted")
 	s, err := openStoreOutside(a.Workspace)
 	if err != nil {
 		return err
@@ -114,11 +117,15 @@ func (c *command) run(cmd *cobra.Command, f *runFlags) error {
 		return err
 	}
 	defer job.Close() // handles and lock only
+	trace.Mark("job made")
 	if err := c.settle(cmd, s, job); err != nil {
 		return err
 	}
+	trace.Mark("earlier jobs settled")
 	fmt.Fprintf(c.err.W, "stage: job %s\n", job.ID())
-	res, err := c.runner(s, f).Run(cmd.Context(), a, job)
+	r := c.runner(s, f)
+	r.Trace = trace
+	res, err := r.Run(cmd.Context(), a, job)
 	if res == nil {
 		return err
 	}

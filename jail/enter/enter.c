@@ -12,9 +12,12 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { control_fd = 3 };
+
+struct timespec stage_began;
 
 struct role {
 	char name[16], mode[16], skip[32];
@@ -108,6 +111,7 @@ static void enter_shim(const struct role *r)
 __attribute__((constructor)) static void stage_enter(void)
 {
 	struct role r = { 0 };
+	clock_gettime(CLOCK_MONOTONIC, &stage_began);
 	const char *env = getenv("_STAGE_ENTER");
 	if (env == NULL || getenv("_LIBCONTAINER_INITPIPE") != NULL)
 		return;

@@ -10,12 +10,15 @@
 package enter
 
 // #cgo CFLAGS: -Wall -Wextra -Werror
+// #include <time.h>
+// extern struct timespec stage_began;
 import "C"
 
 import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 )
 
 const (
@@ -54,6 +57,11 @@ func (r Role) Environ() string {
 		skip = "-"
 	}
 	return fmt.Sprintf("%s=%s %s %d %d %s", Env, r.Name, mode, r.UID, r.GID, skip)
+}
+
+// Began is when the constructor ran, by CLOCK_MONOTONIC: before the Go runtime started.
+func Began() time.Duration {
+	return time.Duration(C.stage_began.tv_sec)*time.Second + time.Duration(C.stage_began.tv_nsec)
 }
 
 // Current returns the role the constructor played in this process, or "" for an ordinary start.

@@ -43,6 +43,7 @@ type Runner struct {
 	Build   bundle.Build
 	Streams Streams
 	Signals <-chan os.Signal // forwarded to the command
+	Trace   *Trace           // nil: not wanted
 }
 
 // Result is what a run left.
@@ -83,6 +84,7 @@ func (r *Runner) Run(ctx context.Context, a *Admission, job *store.Job) (*Result
 	if s.outcome.Kind == bundle.NotStarted {
 		s.notStarted(err)
 	}
+	s.Trace.Mark("torn down")
 	sealing, stop := s.untilSignal(ctx)
 	if s.hurried {
 		limited, cancel := context.WithTimeout(sealing, countFor)
@@ -91,6 +93,7 @@ func (r *Runner) Run(ctx context.Context, a *Admission, job *store.Job) (*Result
 	}
 	b, serr := s.seal(sealing)
 	stop()
+	s.Trace.Mark("sealed")
 	res := &Result{Job: job, Bundle: b, Refusals: s.evidence.refusals(), Exit: *s.outcome.StageExit}
 	return res, errors.Join(err, serr)
 }
@@ -176,12 +179,15 @@ func (s *run) install(ctx context.Context) error {
 	if err := s.prepare(ctx, cfg); err != nil {
 		return err
 	}
+	s.Trace.Mark("jail prepared")
 	if err := s.serveRoots(); err != nil {
 		return err
 	}
+	s.Trace.Mark("roots served")
 	if s.evidence.installed, err = s.jail.Start(ctx); err != nil {
 		return err
 	}
+	s.Trace.Mark("jail started")
 	listeners := s.jail.Listeners()
 	s.network = startNetwork(s.a, listeners)
 	s.addEvidence(listeners)
@@ -194,7 +200,10 @@ func (s *run) install(ctx context.Context) error {
 // prepare writes the plan while the jail is being prepared: neither needs the other.
 func (s *run) prepare(ctx context.Context, cfg jail.Config) error {
 	written := make(chan error, 1)
-	go func() { written <- s.writePlan() }()
+	go func() {
+		written <- s.writePlan()
+		s.Trace.Mark("plan written")
+	}()
 	j, err := jail.Prepare(ctx, cfg)
 	if err == nil {
 		s.jail = j
@@ -208,6 +217,7 @@ func (s *run) teardown() error {
 	var errs []error
 	if s.jail != nil {
 		errs = append(errs, s.jail.Close())
+		s.Trace.Mark("jail closed")
 	}
 	if s.network != nil {
 		errs = append(errs, s.network.close(&s.evidence))

@@ -23,6 +23,7 @@ func (s *run) supervise(ctx context.Context) error {
 	if err := s.jail.Exec(); err != nil {
 		return err
 	}
+	s.Trace.Mark("command started")
 	ended := make(chan waited, 1)
 	go func() {
 		x, err := s.jail.Wait()
@@ -69,6 +70,7 @@ type waited struct {
 
 // ended records the command's end.
 func (s *run) ended(started time.Time, w waited, ending string) error {
+	s.Trace.Mark("command ended")
 	end := clock()
 	wall := end.Sub(started)
 	s.evidence.wallNs = int64(wall)

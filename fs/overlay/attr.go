@@ -146,9 +146,10 @@ func (f *FS) fill(n *node, st *unix.Stat_t, a *Attr) {
 // nlink returns the number of names n has in the view. A directory both layers show has 1, as in
 // overlayfs: nobody counted its subdirectories.
 func (f *FS) nlink(n *node, st *unix.Stat_t) uint32 {
+	group := n.odd().group
 	switch {
-	case n.group != nil:
-		return n.group.nlink
+	case group != nil:
+		return group.nlink
 	case n.parent == nil && n != f.tab.root && !n.upper.Load():
 		return 0
 	case n.isDir() && n.upper.Load() && n.dir.lower != nil:
@@ -171,6 +172,8 @@ func nodeOf(st *unix.Stat_t, o owner) tree.Node {
 }
 
 func timeOf(t unix.Timespec) tree.Time { return tree.Time(t.Nano()) }
+
+func specOf(t tree.Time) unix.Timespec { return unix.NsecToTimespec(int64(t)) }
 
 func kindOf(mode uint32) tree.Kind {
 	switch mode & unix.S_IFMT {

@@ -200,15 +200,15 @@ func (f *FS) settle(n *node, c *copied) error {
 	if err := unix.Fstat(c.fd, &st); err != nil {
 		return err
 	}
-	if n.parent == nil && n.group != nil {
+	if n.parent == nil && n.odd().group != nil {
 		if err := f.findName(n); err != nil {
 			return err
 		}
 	}
 	if n.parent == nil {
 		f.fds.drop(&n.slot)
-		closeFD(n.pin.fd)
-		n.pin = &descriptor{fd: c.fd, kept: true}
+		closeFD(n.odd().pin.fd)
+		f.setPin(n, &descriptor{fd: c.fd, kept: true})
 		f.raise(n, &st)
 		return nil
 	}

@@ -236,7 +236,8 @@ func (f *FS) Tmpfile(c Caller, parent uint64, mode uint32, e *Entry) error {
 func (f *FS) adoptUnnamed(pin *descriptor, st *unix.Stat_t) *node {
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
-	n := &node{kind: st.Mode & unix.S_IFMT, ino: f.inoLocked(true, st), pin: pin, lookups: 1}
+	n := &node{kind: st.Mode & unix.S_IFMT, ino: f.inoLocked(true, st), lookups: 1}
+	n.oddLocked().pin = pin
 	n.upper.Store(true)
 	f.tab.insertLocked(n)
 	return n
@@ -307,12 +308,12 @@ func (f *FS) link(n, p *node, name string) error {
 	if err != nil {
 		return err
 	}
-	if n.group != nil {
+	if n.odd().group != nil {
 		path, err := f.childPath(p, name)
 		if err != nil {
 			return err
 		}
-		recs = append(recs, Record{Op: OpLink, Path: path, Node: &n.group.lower})
+		recs = append(recs, Record{Op: OpLink, Path: path, Node: &n.odd().group.lower})
 	}
 	from, err := f.where(n)
 	if err != nil {
@@ -336,9 +337,9 @@ func (f *FS) link(n, p *node, name string) error {
 // nameShared notes that n, whose upper object has state st, got the further name.
 func (f *FS) nameShared(n, p *node, name string, st *unix.Stat_t) {
 	p.dir.addName(name)
-	if n.group != nil {
-		n.group.nlink++
-		n.group.uppers = append(n.group.uppers, alias{p, name})
+	if g := n.odd().group; g != nil {
+		g.nlink++
+		g.uppers = append(g.uppers, alias{p, name})
 		p.dir.mark(name, markLink)
 	}
 	f.tab.mu.Lock()
@@ -353,9 +354,9 @@ func (f *FS) nameShared(n, p *node, name string, st *unix.Stat_t) {
 // Preconditions:
 //   - FS.mu is held exclusively, and n has a name.
 func (f *FS) unpin(n *node) {
-	if n.pin != nil {
+	if pin := n.odd().pin; pin != nil {
 		f.fds.drop(&n.slot)
-		closeFD(n.pin.fd)
-		n.pin = nil
+		closeFD(pin.fd)
+		f.setPin(n, nil)
 	}
 }

@@ -26,7 +26,7 @@ type dirState struct {
 	white    map[string]struct{} // lower names that do not show
 	marked   map[string]markBits // names in the upper of which the change log says something
 
-	kids map[string]*node // known nodes; guarded by table.mu
+	kids int // names in it that table.names has; guarded by table.mu
 	// absent: names that the kernel was told are not there, although a node or the lower has them;
 	// guarded by table.mu
 	absent    map[string]struct{}
@@ -236,8 +236,8 @@ type place struct {
 func (f *FS) where(n *node) (place, error) {
 	upper := n.upper.Load()
 	switch {
-	case n.pin != nil:
-		return place{d: n.pin}, nil
+	case n.odd().pin != nil:
+		return place{d: n.odd().pin}, nil
 	case n == f.tab.root && upper:
 		d, err := f.upperFD(n)
 		return place{d: d}, err
@@ -264,13 +264,13 @@ func (f *FS) realName(n *node) alias {
 	}
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
-	for _, a := range n.more {
+	for _, a := range n.odd().more {
 		if a.dir.dir.hasUpper(a.name) {
 			return a
 		}
 	}
-	if n.group != nil && len(n.group.uppers) > 0 {
-		return n.group.uppers[0]
+	if g := n.odd().group; g != nil && len(g.uppers) > 0 {
+		return g.uppers[0]
 	}
 	return first
 }

@@ -60,7 +60,7 @@ func (c Content) FD() int { return c.d.fd }
 // Done ends the use of c. served is how many bytes were read; whole says that this was all of the
 // file, so that its descriptor is of no further use: most files are read once.
 func (c Content) Done(served int, whole bool) {
-	if !c.n.served.Load() && !c.n.served.Swap(true) {
+	if c.n.flags.Load()&flagServed == 0 && c.n.flags.Or(flagServed)&flagServed == 0 {
 		c.f.count.filesServed.Add(1)
 	}
 	c.f.count.bytesServed.Add(uint64(served))

@@ -43,13 +43,15 @@ func (f *FS) groupOf(n *node, lower *unix.Stat_t) *linkGroup {
 		}
 		f.groups[keyOf(lower)] = g
 	}
-	n.group = g
+	f.tab.mu.Lock()
+	defer f.tab.mu.Unlock()
+	n.oddLocked().group = g
 	return g
 }
 
 // loseLink notes that v's object has one name less.
 func (f *FS) loseLink(v *victim) {
-	g := v.n.group
+	g := v.n.odd().group
 	if g == nil {
 		if v.inUpper || v.n.isDir() || v.st.Nlink < 2 {
 			return
@@ -68,12 +70,13 @@ func (f *FS) loseLink(v *victim) {
 
 // moveLink notes that the name of a copied-up hard link changed.
 func (f *FS) moveLink(n *node, from, to alias) {
-	if n.group == nil {
+	g := n.odd().group
+	if g == nil {
 		return
 	}
-	for i := range n.group.uppers {
-		if n.group.uppers[i] == from {
-			n.group.uppers[i] = to
+	for i := range g.uppers {
+		if g.uppers[i] == from {
+			g.uppers[i] = to
 		}
 	}
 }
@@ -83,10 +86,10 @@ func (f *FS) moveLink(n *node, from, to alias) {
 func (f *FS) placeHere(n, p *node, name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if p.dir.hasUpper(name) || n.group == nil || f.kid(p, name) != n {
+	if p.dir.hasUpper(name) || n.odd().group == nil || f.kid(p, name) != n {
 		return nil
 	}
-	return f.linkCopy(n.group, p, name)
+	return f.linkCopy(n.odd().group, p, name)
 }
 
 // linkCopy makes name in p, which shows a lower name of g's inode, a name of its copy.
@@ -128,7 +131,7 @@ func (f *FS) linkCopy(g *linkGroup, p *node, name string) error {
 // saveLinks keeps the copy of a hard link whose last name in the upper is about to go, if further
 // names in the lower show it: one of them becomes a name of the copy.
 func (f *FS) saveLinks(v *victim) error {
-	g := v.n.group
+	g := v.n.odd().group
 	if g == nil || g.nlink < 2 || len(g.uppers) != 1 || g.uppers[0] != (alias{v.p, v.name}) {
 		return nil
 	}
@@ -162,15 +165,15 @@ func (f *FS) saveLink(g *linkGroup, path tree.Path) (bool, error) {
 // findName gives a node in use, whose known names are gone, another name of its lower inode, if the
 // view shows one: what is written through an open descriptor must show there.
 func (f *FS) findName(n *node) error {
-	if n.group.nlink == 0 {
+	if n.odd().group.nlink == 0 {
 		return nil
 	}
-	paths, err := f.lowerNamesOf(n.group.keys[0])
+	paths, err := f.lowerNamesOf(n.odd().group.keys[0])
 	if err != nil {
 		return err
 	}
 	for _, path := range paths {
-		if !f.showsLower(n.group, path) {
+		if !f.showsLower(n.odd().group, path) {
 			continue
 		}
 		p, held := f.showing(path)
@@ -268,13 +271,11 @@ func (f *FS) nearestShown(path tree.Path) (*node, tree.Path) {
 
 // eachDir calls visit for every known directory.
 func (f *FS) eachDir(visit func(*node)) {
-	for _, c := range *f.tab.chunks.Load() {
-		for i := range c {
-			if n := c[i].n.Load(); n != nil && n.isDir() {
-				visit(n)
-			}
+	f.tab.each(func(n *node) {
+		if n.isDir() {
+			visit(n)
 		}
-	}
+	})
 }
 
 // lowerNamesOf returns the workspace paths that are names of a lower inode. The workspace is

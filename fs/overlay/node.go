@@ -2,7 +2,8 @@ package overlay
 
 import (
 	"errors"
-	"sync"
+	"math"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -13,36 +14,76 @@ import (
 // RootID is the number of the root node.
 const RootID = 1
 
-const chunkSize = 1024
-
-// node is one inode of the view.
+// node is one inode of the view. There may be millions: TestNodeSize holds it to 128 bytes, and what
+// few nodes need is in rare.
 type node struct {
 	id   uint64
 	ino  uint64 // st_ino as shown, the same through copy-up and rename
 	kind uint32 // S_IFMT bits
 
-	upper  atomic.Bool // its object lies in the upper; set under FS.mu
-	served atomic.Bool // something of it was read
-	queued atomic.Bool // waits to be invalidated
+	upper atomic.Bool   // its object lies in the upper; set under FS.mu
+	flags atomic.Uint32 // flagServed, flagQueued
 
-	reads, dropped atomic.Uint64 // reads begun, and how many of them the kernel has forgotten
+	reads, dropped atomic.Uint32 // reads begun, and how many of them the kernel has forgotten
+	lookups        uint32        // guarded by table.mu; at maxLookups the node stays for ever
 
-	// guarded by FS.mu, except that alias lists grow under table.mu
-	parent *node   // nil: the root, or a node without names
-	name   string  // its name in parent
-	more   []alias // further names a hard link was seen under
-	group  *linkGroup
-	dir    *dirState   // directories only
-	pin    *descriptor // keeps the object of a node without names
+	parent *node // nil: the root, or a node without names; guarded by FS.mu
+	name   string
+	dir    *dirState // directories only
+	rare   atomic.Pointer[rare]
+	seen   seen // what the kernel was told of its lower object; guarded by table.mu
+	slot   slot // content descriptor: read-only of a lower file, read-write of an upper one
+}
 
-	keys    []inodeKey // its entries in table.shared; guarded by table.mu
-	doomed  inodeKey   // the upper inode that goes with it, its last name being gone; guarded by FS.mu
-	lookups uint64     // guarded by table.mu
-	seen    seen       // what the kernel was told of its lower object; guarded by table.mu
+// Flags of a node.
+const (
+	flagServed = 1 << iota // something of it was read
+	flagQueued             // waits to be invalidated
+)
+
+const maxLookups = math.MaxUint32
+
+// rare is what most nodes do without. Its fields are guarded by FS.mu, except that alias lists grow
+// under table.mu.
+type rare struct {
+	more  []alias // further names a hard link was seen under
+	group *linkGroup
+	pin   *descriptor // keeps the object of a node without names
+
+	keys   []inodeKey // its entries in table.shared; guarded by table.mu
+	doomed inodeKey   // the upper inode that goes with it, its last name being gone
 	// read is the state of which the Job first read content, once the workspace has another: what the
-	// Job makes of it is made of that state, whatever it is shown later. Guarded like seen.
+	// Job makes of it is made of that state, whatever it is shown later. Guarded by table.mu.
 	read *seen
-	slot slot // content descriptor: read-only of a lower file, read-write of an upper one
+}
+
+// none is what a node without anything rare has. It is never changed.
+var none rare
+
+// odd returns what n has that most have not, to be read.
+func (n *node) odd() *rare {
+	if r := n.rare.Load(); r != nil {
+		return r
+	}
+	return &none
+}
+
+// oddLocked returns it to be changed.
+//
+// Preconditions:
+//   - table.mu is held.
+func (n *node) oddLocked() *rare {
+	r := n.rare.Load()
+	if r == nil {
+		r = &rare{}
+		n.rare.Store(r)
+	}
+	return r
+}
+
+// isCalled reports whether name in p is a name of n.
+func (n *node) isCalled(p *node, name string) bool {
+	return n != nil && (n.parent == p && n.name == name || slices.Contains(n.odd().more, alias{p, name}))
 }
 
 // alias is one name.
@@ -58,108 +99,15 @@ type inodeKey struct{ dev, ino uint64 }
 
 func keyOf(st *unix.Stat_t) inodeKey { return inodeKey{uint64(st.Dev), st.Ino} }
 
-// table finds nodes by number, lock-free, and holds what lookups change.
-//
-// A number is slot | generation << 32: a slot is used again for another node only under another
-// number, so a late FORGET cannot hit the wrong one.
-type table struct {
-	chunks atomic.Pointer[[]*chunk]
-
-	mu     sync.Mutex
-	root   *node              // set once
-	free   []uint32           // guarded by mu, like all below
-	next   uint32             // first slot never used
-	shared map[inodeKey]*node // nodes of inodes that have or had several names
-	origin map[uint64]uint64  // upper inode -> st_ino shown, of copied-up objects
-	attrs  map[uint64]owner   // upper inode -> logical owner, where AttrXattr is set
-}
-
-type chunk [chunkSize]struct {
-	n   atomic.Pointer[node]
-	gen uint32
-}
-
-func (t *table) init() {
-	t.shared = map[inodeKey]*node{}
-	t.origin, t.attrs = map[uint64]uint64{}, map[uint64]owner{}
-	t.chunks.Store(&[]*chunk{})
-	t.next = RootID
-}
-
-// get returns the node with the given number, nil if there is none.
-func (t *table) get(id uint64) *node {
-	slot := uint32(id)
-	chunks := *t.chunks.Load()
-	if int(slot/chunkSize) >= len(chunks) {
-		return nil
-	}
-	n := chunks[slot/chunkSize][slot%chunkSize].n.Load()
-	if n == nil || n.id != id {
-		return nil
-	}
-	return n
-}
-
-func (t *table) insertLocked(n *node) {
-	var slot uint32
-	if len(t.free) > 0 {
-		slot = t.free[len(t.free)-1]
-		t.free = t.free[:len(t.free)-1]
-	} else {
-		slot = t.next
-		t.next++
-	}
-	chunks := *t.chunks.Load()
-	if int(slot/chunkSize) >= len(chunks) {
-		grown := append(append([]*chunk(nil), chunks...), &chunk{})
-		t.chunks.Store(&grown)
-		chunks = grown
-	}
-	e := &chunks[slot/chunkSize][slot%chunkSize]
-	n.id = uint64(e.gen)<<32 | uint64(slot)
-	e.n.Store(n)
-}
-
-// removeLocked frees n's slot and whatever names it in the maps.
-func (t *table) removeLocked(n *node) {
-	slot := uint32(n.id)
-	e := &(*t.chunks.Load())[slot/chunkSize][slot%chunkSize]
-	e.n.Store(nil)
-	e.gen++
-	t.free = append(t.free, slot)
-}
-
-// attrOf returns the logical owner of upper inode ino where it differs from the real one.
-func (t *table) attrOf(ino uint64) (owner, bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	o, ok := t.attrs[ino]
-	return o, ok
-}
-
-func (t *table) setAttr(ino uint64, o owner) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.attrs[ino] = o
-}
-
-func (t *table) clearAttr(ino uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.attrs, ino)
-}
-
 func (t *table) closePins() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var err error
-	for _, c := range *t.chunks.Load() {
-		for i := range c {
-			if n := c[i].n.Load(); n != nil && n.pin != nil {
-				err = errors.Join(err, unix.Close(n.pin.fd))
-			}
+	t.each(func(n *node) {
+		if pin := n.odd().pin; pin != nil {
+			err = errors.Join(err, unix.Close(pin.fd))
 		}
-	}
+	})
 	return err
 }
 
@@ -232,7 +180,8 @@ func (f *FS) adopt(p *node, name string, upper bool, st *unix.Stat_t, excl bool)
 	t := &f.tab
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := p.dir.kids[name]
+	old := t.kidLocked(p, name)
+	n := old
 	if n == nil || !f.matchesLocked(n, upper, st) {
 		n = f.sharedLocked(upper, st)
 		if n != nil && n.parent == nil && !excl {
@@ -241,7 +190,7 @@ func (f *FS) adopt(p *node, name string, upper bool, st *unix.Stat_t, excl bool)
 	}
 	if n == nil {
 		n = &node{kind: st.Mode & unix.S_IFMT, ino: f.inoLocked(upper, st)}
-		if old := p.dir.kids[name]; old != nil && !upper {
+		if old != nil && !upper {
 			n.seen = old.seen // until the kernel is told of the new one
 		}
 		n.upper.Store(upper)
@@ -256,9 +205,23 @@ func (f *FS) adopt(p *node, name string, upper bool, st *unix.Stat_t, excl bool)
 			f.shareLocked(n, key)
 		}
 	}
-	n.lookups++
+	n.lookLocked()
 	f.nameLocked(n, p, name)
 	return n
+}
+
+// lookLocked counts a lookup.
+func (n *node) lookLocked() {
+	if n.lookups < maxLookups {
+		n.lookups++
+	}
+}
+
+// unlookLocked takes count lookups back.
+func (n *node) unlookLocked(count uint64) {
+	if n.lookups < maxLookups {
+		n.lookups -= uint32(min(count, uint64(n.lookups)))
+	}
 }
 
 // matchesLocked reports whether n is the node of an object with state st.
@@ -278,26 +241,25 @@ func (f *FS) sharedLocked(upper bool, st *unix.Stat_t) *node {
 // shareLocked lets further names of an inode find n.
 func (f *FS) shareLocked(n *node, key inodeKey) {
 	f.tab.shared[key] = n
-	n.keys = append(n.keys, key)
-	if n.group == nil {
-		n.group = f.groups[key]
+	r := n.oddLocked()
+	r.keys = append(r.keys, key)
+	if r.group == nil {
+		r.group = f.groups[key]
 	}
 }
 
 // nameLocked notes that n is called name in p.
 func (f *FS) nameLocked(n, p *node, name string) {
-	if p.dir.kids[name] == n {
+	if f.tab.kidLocked(p, name) == n {
 		return
 	}
-	if p.dir.kids == nil {
-		p.dir.kids = map[string]*node{}
-	}
-	p.dir.kids[name] = n
+	f.tab.setKidLocked(p, name, n)
 	if n.parent == nil {
 		n.parent, n.name = p, name
 		return
 	}
-	n.more = append(n.more, alias{p, name})
+	r := n.oddLocked()
+	r.more = append(r.more, alias{p, name})
 }
 
 // unname takes the name away from whichever node has it in p and returns that node, nil if none is
@@ -308,25 +270,21 @@ func (f *FS) nameLocked(n, p *node, name string) {
 func (f *FS) unname(p *node, name string) *node {
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
-	n := p.dir.kids[name]
+	n := f.tab.kidLocked(p, name)
 	if n == nil {
 		return nil
 	}
-	delete(p.dir.kids, name)
-	a := alias{p, name}
-	if n.parent == p && n.name == name {
-		n.parent, n.name = nil, ""
-		if len(n.more) > 0 {
-			n.parent, n.name = n.more[0].dir, n.more[0].name
-			n.more = n.more[1:]
-		}
+	f.tab.dropKidLocked(p, name)
+	more := n.odd().more
+	if n.parent != p || n.name != name {
+		r := n.oddLocked()
+		r.more = slices.DeleteFunc(more, func(a alias) bool { return a == alias{p, name} })
 		return n
 	}
-	for i := range n.more {
-		if n.more[i] == a {
-			n.more = append(n.more[:i:i], n.more[i+1:]...)
-			break
-		}
+	n.parent, n.name = nil, ""
+	if len(more) > 0 {
+		n.parent, n.name = more[0].dir, more[0].name
+		n.oddLocked().more = more[1:]
 	}
 	return n
 }
@@ -345,7 +303,7 @@ func (f *FS) setName(n, p *node, name string) {
 func (f *FS) kid(p *node, name string) *node {
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
-	return p.dir.kids[name]
+	return f.tab.kidLocked(p, name)
 }
 
 // inoLocked returns the st_ino to show for an object that gets a node. Numbers of the lower's own
@@ -378,7 +336,7 @@ func (f *FS) Forget(id, count uint64) {
 	defer f.mu.RUnlock()
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
-	n.lookups -= min(count, n.lookups)
+	n.unlookLocked(count)
 	if n.lookups == 0 {
 		n.seen = seen{}
 	}
@@ -388,7 +346,7 @@ func (f *FS) Forget(id, count uint64) {
 // releaseLocked frees n, and then its parents, if nothing needs them: the kernel does not know
 // them, no known node lies below, and they hold no state of the upper.
 func (f *FS) releaseLocked(n *node) {
-	if n == f.tab.root || n.lookups > 0 || n.isDir() && (len(n.dir.kids) > 0 || n.parent != nil && n.upper.Load()) {
+	if n == f.tab.root || n.lookups > 0 || n.isDir() && (n.dir.kids > 0 || n.parent != nil && n.upper.Load()) {
 		return
 	}
 	f.fds.drop(&n.slot)
@@ -398,28 +356,33 @@ func (f *FS) releaseLocked(n *node) {
 			f.fds.drop(&n.dir.lower.slot)
 		}
 	}
-	if n.pin != nil {
-		closeFD(n.pin.fd)
-		n.pin = nil
+	r := n.odd()
+	if r.pin != nil {
+		closeFD(r.pin.fd)
 	}
-	if n.doomed != (inodeKey{}) { // the file system may give the number to another inode
-		delete(f.tab.origin, n.doomed.ino)
-		delete(f.tab.attrs, n.doomed.ino)
+	if r.doomed != (inodeKey{}) { // the file system may give the number to another inode
+		delete(f.tab.origin, r.doomed.ino)
+		delete(f.tab.attrs, r.doomed.ino)
 	}
-	for _, k := range n.keys {
+	for _, k := range r.keys {
 		if f.tab.shared[k] == n {
 			delete(f.tab.shared, k)
 		}
 	}
-	f.tab.removeLocked(n)
-	names := n.more[:len(n.more):len(n.more)]
-	if n.parent != nil {
-		names = append(names, alias{n.parent, n.name})
+	for _, a := range r.more {
+		f.loseKidLocked(n, a)
 	}
-	for _, a := range names {
-		if a.dir.dir.kids[a.name] == n {
-			delete(a.dir.dir.kids, a.name)
-			f.releaseLocked(a.dir)
-		}
+	if n.parent != nil {
+		f.loseKidLocked(n, alias{n.parent, n.name})
+	}
+	f.tab.removeLocked(n)
+}
+
+// loseKidLocked forgets that n is called a, unless another node is by now, and frees the directory if
+// nothing needs it any more.
+func (f *FS) loseKidLocked(n *node, a alias) {
+	if f.tab.kidLocked(a.dir, a.name) == n {
+		f.tab.dropKidLocked(a.dir, a.name)
+		f.releaseLocked(a.dir)
 	}
 }

@@ -692,13 +692,7 @@ func TestForgetFreesNodes(t *testing.T) {
 // nodes counts the nodes in the table.
 func (f *FS) nodes() int {
 	n := 0
-	for _, c := range *f.tab.chunks.Load() {
-		for i := range c {
-			if c[i].n.Load() != nil {
-				n++
-			}
-		}
-	}
+	f.tab.each(func(*node) { n++ })
 	return n
 }
 

@@ -84,7 +84,7 @@ func (f *FS) victim(p *node, name string) (*victim, error) {
 func (f *FS) letGo(n *node) {
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
-	n.lookups--
+	n.unlookLocked(1)
 	f.releaseLocked(n)
 }
 
@@ -172,7 +172,7 @@ func (f *FS) keepObject(v *victim) error {
 	case unix.S_IFREG, unix.S_IFDIR, unix.S_IFLNK:
 		return f.saveLinks(v)
 	}
-	if v.n.upper.Load() || len(v.n.more) > 0 || !f.inUse(v.n) {
+	if v.n.upper.Load() || len(v.n.odd().more) > 0 || !f.inUse(v.n) {
 		return f.saveLinks(v)
 	}
 	if err := f.copyUpSpecial(v.n); err != nil {
@@ -206,7 +206,7 @@ func (f *FS) goneRecords(v *victim) ([]Record, error) {
 // pinLast opens what will keep v's object if v is its last known name and somebody else uses it.
 func (f *FS) pinLast(v *victim) error {
 	n := v.n
-	if n.pin != nil || len(n.more) > 0 || !f.inUse(n) {
+	if n.odd().pin != nil || len(n.odd().more) > 0 || !f.inUse(n) {
 		return nil
 	}
 	p, err := f.where(n)
@@ -222,7 +222,14 @@ func (f *FS) pinLast(v *victim) error {
 func (f *FS) inUse(n *node) bool {
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
-	return n.lookups > 1 || n.isDir() && len(n.dir.kids) > 0
+	return n.lookups > 1 || n.isDir() && n.dir.kids > 0
+}
+
+// setPin makes pin keep n's object.
+func (f *FS) setPin(n *node, pin *descriptor) {
+	f.tab.mu.Lock()
+	defer f.tab.mu.Unlock()
+	n.oddLocked().pin = pin
 }
 
 func closePin(v *victim) {
@@ -262,13 +269,15 @@ func (f *FS) loseName(v *victim) {
 		return
 	}
 	if v.pin >= 0 {
-		n.pin = &descriptor{fd: v.pin, kept: true}
+		f.setPin(n, &descriptor{fd: v.pin, kept: true})
 	}
 	if n.isDir() {
 		f.emptyDir(n)
 	}
 	if v.inUpper && (n.isDir() || v.st.Nlink == 1) {
-		n.doomed = keyOf(&v.st)
+		f.tab.mu.Lock()
+		n.oddLocked().doomed = keyOf(&v.st)
+		f.tab.mu.Unlock()
 	}
 }
 

@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"errors"
+	"unique"
 
 	"golang.org/x/sys/unix"
 
@@ -20,14 +21,26 @@ var errDrift = errors.New("changed in the workspace after the Job was shown it")
 
 // seen is what the kernel was last told of a lower object. The zero seen is nothing.
 type seen struct {
-	dev, ino              uint64
-	size                  int64
-	mtime, ctime          unix.Timespec
+	ino          uint64
+	size         int64
+	mtime, ctime tree.Time
+	class        unique.Handle[class]
+}
+
+// class is the part of seen that many objects have in common.
+type class struct {
+	dev                   uint64
 	mode, uid, gid, nlink uint32
 }
 
-func seenOf(st *unix.Stat_t) seen {
-	return seen{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim, st.Mode, st.Uid, st.Gid, uint32(st.Nlink)}
+// seenOf returns what st says. The class of old is taken where it fits, as it mostly does.
+func seenOf(st *unix.Stat_t, old *seen) seen {
+	now := seen{ino: st.Ino, size: st.Size, mtime: timeOf(st.Mtim), ctime: timeOf(st.Ctim), class: old.class}
+	c := class{uint64(st.Dev), st.Mode, st.Uid, st.Gid, uint32(st.Nlink)}
+	if old.class == (unique.Handle[class]{}) || old.class.Value() != c {
+		now.class = unique.Make(c)
+	}
+	return now
 }
 
 // serve notes that the kernel is told st of node n. While the kernel may
@@ -37,11 +50,12 @@ func (f *FS) serve(n *node, st *unix.Stat_t, a *Attr) {
 	if n.upper.Load() {
 		return
 	}
-	now := seenOf(st)
 	f.tab.mu.Lock()
 	old := n.seen
-	if n.read == nil && old != now && old != (seen{}) && n.reads.Load() > 0 && st.Mode&unix.S_IFMT == unix.S_IFREG {
-		n.read = &old
+	now := seenOf(st, &old)
+	if n.odd().read == nil && old != now && old != (seen{}) && n.reads.Load() > 0 && st.Mode&unix.S_IFMT == unix.S_IFREG {
+		read := old
+		n.oddLocked().read = &read
 	}
 	if old == now || old == (seen{}) || !n.cached() {
 		n.seen = now
@@ -49,7 +63,7 @@ func (f *FS) serve(n *node, st *unix.Stat_t, a *Attr) {
 		return
 	}
 	f.tab.mu.Unlock()
-	a.Size, a.Mtime, a.Ctime = uint64(old.size), old.mtime, old.ctime
+	a.Size, a.Mtime, a.Ctime = uint64(old.size), specOf(old.mtime), specOf(old.ctime)
 	f.invalidate(n)
 }
 
@@ -68,7 +82,7 @@ func (f *FS) servePresent(p *node, name string) {
 func (f *FS) serveAbsent(p *node, name string) {
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
-	if p.dir.kids[name] != nil {
+	if f.tab.kidLocked(p, name) != nil {
 		p.dir.noteAbsent(name)
 	}
 }
@@ -90,7 +104,7 @@ func (f *FS) servedAbsent(p *node, name string) bool {
 	}
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
-	if _, ok := p.dir.absent[name]; !ok && p.dir.kids[name] != nil {
+	if _, ok := p.dir.absent[name]; !ok && f.tab.kidLocked(p, name) != nil {
 		return false
 	}
 	p.dir.noteAbsent(name)
@@ -108,13 +122,13 @@ func (f *FS) asServed(kid, p *node, name string, now tree.Node) (n tree.Node, dr
 	gone := false
 	if kid == nil {
 		_, gone = p.dir.absent[name]
-		kid = p.dir.kids[name]
+		kid = f.tab.kidLocked(p, name)
 	}
 	var s seen
 	if kid != nil {
 		s = kid.seen
-		if kid.read != nil {
-			s = *kid.read
+		if read := kid.odd().read; read != nil {
+			s = *read
 		}
 	}
 	f.tab.mu.Unlock()
@@ -140,9 +154,10 @@ func (f *FS) asServed(kid, p *node, name string, now tree.Node) (n tree.Node, dr
 }
 
 func (s *seen) node() tree.Node {
+	c := s.class.Value()
 	return tree.Node{
-		Kind: kindOf(s.mode), Mode: tree.Mode(s.mode & 0o7777), UID: s.uid, GID: s.gid, Size: s.size,
-		Mtime: timeOf(s.mtime), Ctime: timeOf(s.ctime), Dev: s.dev, Ino: s.ino, Nlink: s.nlink,
+		Kind: kindOf(c.mode), Mode: tree.Mode(c.mode & 0o7777), UID: c.uid, GID: c.gid, Size: s.size,
+		Mtime: s.mtime, Ctime: s.ctime, Dev: c.dev, Ino: s.ino, Nlink: c.nlink,
 	}
 }
 
@@ -152,13 +167,13 @@ func (n *node) cached() bool { return n.reads.Load() != n.dropped.Load() }
 // invalidate asks whoever serves f to make the kernel forget what it holds of n. When too many wait
 // already it is left to the next time.
 func (f *FS) invalidate(n *node) {
-	if n.queued.Swap(true) {
+	if n.flags.Or(flagQueued)&flagQueued != 0 {
 		return
 	}
 	select {
 	case f.stale <- n.id:
 	default:
-		n.queued.Store(false)
+		n.flags.And(^uint32(flagQueued))
 	}
 }
 
@@ -177,7 +192,7 @@ func (f *FS) Invalidate(id uint64, drop func() error) error {
 	if n == nil {
 		return nil
 	}
-	n.queued.Store(false)
+	n.flags.And(^uint32(flagQueued))
 	f.mu.RLock()
 	if !n.upper.Load() {
 		f.fds.drop(&n.slot) // of what the name stood for then

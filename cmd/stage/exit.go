@@ -78,6 +78,8 @@ func exitCode(verb string, err error) int {
 		leftOver *apply.UnfinishedError
 	)
 	switch {
+	case err == nil:
+		return 0
 	case errors.As(err, &recovery), errors.As(err, &leftOver):
 		return exitRecovery
 	case errors.As(err, &conflict):
@@ -130,7 +132,7 @@ func explain(verb string, err error) (text string, details []string, hint string
 		for _, p := range conflict.Paths {
 			details = append(details, render.QuoteName(p.Path.String())+": "+p.Why)
 		}
-		hint = "nothing was written; `stage " + verb + " --keep-going` takes the changes that do not conflict"
+		hint = "nothing was written; `stage " + verb + " --keep-going` takes the changes that do not conflict, --merge merges text"
 		if verb == "undo" {
 			hint = "nothing was written; `stage undo --keep-going` takes back what is still as apply left it"
 		}

@@ -75,6 +75,10 @@ type Options struct {
 	// without them; what is in one git directory goes together.
 	KeepGoing bool
 
+	// Merge is what becomes of text files that both the Job and somebody else changed. The base's
+	// content has to be had from Source, as Preimages.
+	Merge MergeMode
+
 	// Alike is asked about a file of the target that has not the content of its base, if Source has
 	// OpenPreimage and that opens the base's content; if it says yes, the file counts as unchanged.
 	Alike func(p tree.Path, a, b func() (hostfs.File, error)) (bool, error)
@@ -106,6 +110,7 @@ type PathResult struct {
 	Why     string
 	Base    tree.Node
 	Found   tree.Node
+	Marked  int // places of a merged file that are between conflict markers
 }
 
 // Result is what Apply and Undo did.
@@ -197,6 +202,7 @@ func (o *Options) examine(ctx context.Context, r *Result) (*plan, error) {
 		return nil, err
 	}
 	p := newPlan(o, all)
+	o.Source = p.texts
 	if err := p.judge(ctx, sel, r); err != nil {
 		return nil, err
 	}

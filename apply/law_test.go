@@ -134,11 +134,11 @@ func snapshot(t *testing.T, dir string) testenv.Tree {
 // published returns the new bases of a batch.
 func (w *world) published(batch string) (apply.State, map[tree.Path]tree.Node) {
 	w.t.Helper()
-	s, m, err := apply.Read(stagedtest.OpenRoot(w.t, batch))
+	s, err := apply.Read(stagedtest.OpenRoot(w.t, batch))
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return s, m
+	return s.State, s.Base
 }
 
 // seeds returns the seeds of the random runs: STAGE_SEED alone, or STAGE_SEEDS new ones.

@@ -186,19 +186,32 @@ const (
 	BatchUndone     State = "undone"
 )
 
-// Read returns where batch stands and the states it made the new base of their paths: what it
-// published; after an undo what it restored; of a batch that was rolled back what it touched, whose
-// ctime is another now. A batch that is committed counts as published, or undone, though Recover may
-// still have to finish it: NeedsRecovery tells. Nothing is written.
-//
-// Target of a directory's node names the workspace directory it was: another path where the Job moved
-// it, its own where an undo put it back.
-func Read(batch hostfs.Reader) (State, map[tree.Path]tree.Node, error) {
+// Standing is where a batch stands.
+type Standing struct {
+	State State
+	// Base are the states the batch made the new base of their paths: what it published; after an
+	// undo what it restored; of a batch that was rolled back what it touched, whose ctime is another
+	// now. Target of a directory's node names the workspace directory it was: another path where the
+	// Job moved it, its own where an undo put it back.
+	Base map[tree.Path]tree.Node
+	// Staged is what the Job has at paths of Base that were merged.
+	Staged map[tree.Path]tree.Node
+}
+
+// Read returns where batch stands. One that is committed counts as published, or undone, though
+// Recover may still have to finish it: NeedsRecovery tells. Nothing is written.
+func Read(batch hostfs.Reader) (Standing, error) {
 	s, err := readStory(batch)
 	if err != nil {
-		return "", nil, err
+		return Standing{}, err
 	}
-	return s.state(), s.baseMap(), nil
+	st := Standing{State: s.state(), Base: s.baseMap(), Staged: map[tree.Path]tree.Node{}}
+	for _, p := range s.bases() {
+		if p.Staged != nil {
+			st.Staged[p.Path] = *p.Staged
+		}
+	}
+	return st, nil
 }
 
 // NeedsRecovery reports whether Recover has something to do for batch.
@@ -259,6 +272,9 @@ func (s *story) bases() []published {
 func (s *story) baseMap() map[tree.Path]tree.Node {
 	m := map[tree.Path]tree.Node{}
 	for _, p := range s.bases() {
+		if p.Forget {
+			continue
+		}
 		if p.From != nil && p.Node.Kind == tree.Dir {
 			p.Node.Target = p.From.String()
 		}
@@ -290,7 +306,7 @@ func refresh(old, now []published) []published {
 	}
 	for i, p := range now {
 		if k, ok := known[p.Path]; ok {
-			now[i].Node.Digest, now[i].From = k.Node.Digest, k.From
+			now[i].Node.Digest, now[i].From, now[i].Staged = k.Node.Digest, k.From, k.Staged
 		}
 	}
 	return overlayBase(old, now)

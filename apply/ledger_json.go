@@ -24,6 +24,9 @@ type stateWire struct {
 	Node  tree.Node  `json:"node"`
 	Stays bool       `json:"stays,omitempty"` // From is Path
 	From  *tree.Path `json:"from,omitempty"`
+
+	Staged *tree.Node `json:"staged,omitempty"`
+	Forget bool       `json:"forget,omitempty"`
 }
 
 // MarshalJSON writes the list.
@@ -31,7 +34,7 @@ func (l states) MarshalJSON() ([]byte, error) {
 	out := make([]stateWire, len(l))
 	var c chain
 	for i, p := range l {
-		w := stateWire{Node: p.Node, From: p.From}
+		w := stateWire{Node: p.Node, From: p.From, Staged: p.Staged, Forget: p.Forget}
 		if p.From != nil && *p.From == p.Path {
 			w.Stays, w.From = true, nil
 		}
@@ -57,7 +60,7 @@ func (l *states) UnmarshalJSON(data []byte) error {
 		if err != nil {
 			return err
 		}
-		s := published{Path: p, Node: w.Node, From: w.From}
+		s := published{Path: p, Node: w.Node, From: w.From, Staged: w.Staged, Forget: w.Forget}
 		if w.Stays {
 			s.From = &p
 		}

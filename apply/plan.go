@@ -18,8 +18,12 @@ type plan struct {
 	found map[tree.Path]judge.Finding // of every selected change
 	todo  []tree.Change               // clean ones, sorted by path
 	index map[tree.Path]tree.Change   // of todo
-	moves []tree.Change               // in todo
-	group map[int][]tree.Change       // of todo, by link group
+	// Of merged files: their content, and what the Job itself has there.
+	source Source // of o, without what is merged
+	texts  *mergedSource
+	staged map[tree.Path]*tree.Node
+	moves  []tree.Change         // in todo
+	group  map[int][]tree.Change // of todo, by link group
 
 	steps [phases][]step
 	dirs  map[tree.Path]*dir
@@ -43,7 +47,9 @@ func newPlan(o *Options, all []tree.Change) *plan {
 	if pre, ok := o.Source.(Preimages); ok {
 		known.Preimage = pre.OpenPreimage
 	}
+	texts := &mergedSource{o.Source, map[tree.Path][]byte{}}
 	return &plan{
+		source: o.Source, texts: texts, staged: map[tree.Path]*tree.Node{},
 		o: o, all: all, court: judge.New(o.Target, all, known), found: map[tree.Path]judge.Finding{},
 		index: map[tree.Path]tree.Change{}, group: map[int][]tree.Change{}, dirs: map[tree.Path]*dir{},
 	}
@@ -61,6 +67,11 @@ func (p *plan) judge(ctx context.Context, sel []bool, r *Result) error {
 		pr, err := p.judgeOne(ctx, c)
 		if err != nil {
 			return fmt.Errorf("compare %q with the workspace: %w", c.Path, err)
+		}
+		if pr.Verdict == tree.Conflict && p.o.Merge != MergeNone {
+			if pr, err = p.merge(ctx, i, pr); err != nil {
+				return err
+			}
 		}
 		r.Paths = append(r.Paths, pr)
 		if pr.Verdict != tree.Clean && pr.Verdict != tree.Applied {
@@ -108,7 +119,7 @@ func (p *plan) judgeOne(ctx context.Context, c tree.Change) (PathResult, error) 
 		err = p.judgeAnchor(ctx, c, &f)
 	}
 	p.found[c.Path] = f
-	return PathResult{c.Path, f.Verdict, f.Why, c.Base, f.Found}, err
+	return PathResult{Path: c.Path, Verdict: f.Verdict, Why: f.Why, Base: c.Base, Found: f.Found}, err
 }
 
 // judgeAnchor makes sure that the unchanged file c is to be linked to is still unchanged.
@@ -143,7 +154,7 @@ func (p *plan) judgeAnchor(ctx context.Context, c tree.Change, f *judge.Finding)
 // take sorts a change whose verdict is good into todo, or takes note that it is there already.
 func (p *plan) take(c tree.Change) {
 	f := p.found[c.Path]
-	p.base = append(p.base, published{Path: c.Path, Node: c.New})
+	p.base = append(p.base, published{Path: c.Path, Node: c.New, Staged: p.staged[c.Path]})
 	if f.Verdict == tree.Clean {
 		p.todo = append(p.todo, c)
 		p.index[c.Path] = c

@@ -84,6 +84,10 @@ type published struct {
 	// From is where the workspace had what the directory Path holds: where the Job moved it from,
 	// or Path itself where an undo put it back.
 	From *tree.Path
+	// Staged is what the Job has at Path where Node is that merged with what somebody else did.
+	Staged *tree.Node
+	// Forget: an undo put back what was merged, which never was a base: the recorded one holds again.
+	Forget bool
 }
 
 // sameInode reports whether a and b, looked at before and after a rename, are one inode whose

@@ -483,7 +483,7 @@ func (u *reversal) base() []published {
 			below = below || q.Contains(p.Path)
 		}
 		if !below {
-			out = append(out, published{Path: p.Path, From: &p.Path})
+			out = append(out, published{Path: p.Path, From: &p.Path, Forget: p.Staged != nil})
 		}
 	}
 	return out

@@ -16,6 +16,7 @@ import (
 func (c *command) applyVerb() *cobra.Command {
 	o := session.PublishOptions{}
 	var allow []string
+	var merge string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "apply [JOB] [PATH…]",
@@ -27,17 +28,35 @@ before you apply: the publication of many files is not atomic for them.`,
 			if o.Allow, err = allowed(allow); err != nil {
 				return err
 			}
+			if o.Merge, err = mergeMode(merge); err != nil {
+				return err
+			}
 			return c.apply(cmd, args, o, asJSON)
 		},
 	}
 	fl := cmd.Flags()
 	fl.BoolVar(&o.CheckOnly, "check", false, "verdicts only; write nothing")
 	fl.BoolVar(&o.KeepGoing, "keep-going", false, "apply the changes that do not conflict although others do")
+	fl.StringVar(&merge, "merge", "", "merge text files that somebody else changed too; with --merge=markers where both changed the same lines, too")
+	fl.Lookup("merge").NoOptDefVal = "text"
 	fl.StringArrayVar(&o.Include, "include", nil, "only paths that match `GLOB`")
 	fl.StringArrayVar(&o.Exclude, "exclude", nil, "leave out paths that match `GLOB`")
 	fl.StringSliceVar(&allow, "allow", nil, "let gated changes of `CLASS[,…]` pass, or all")
 	fl.BoolVar(&asJSON, "json", false, "the result as JSON")
 	return cmd
+}
+
+// mergeMode reads the value of --merge.
+func mergeMode(value string) (apply.MergeMode, error) {
+	switch value {
+	case "":
+		return apply.MergeNone, nil
+	case "text":
+		return apply.MergeText, nil
+	case "markers":
+		return apply.MergeMarkers, nil
+	}
+	return apply.MergeNone, usagef("--merge=%s: it is --merge, or --merge=markers", value)
 }
 
 // allowed checks the classes of --allow.

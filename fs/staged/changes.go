@@ -229,7 +229,7 @@ func (r *Reader) compare(ctx context.Context, p tree.Path, e entry, b base, o sp
 	if err := r.digests(ctx, &c, e, o.path); err != nil {
 		return err
 	}
-	same := unchanged(c)
+	same := unchanged(c) || r.isMerged(c, o.path)
 	if e.node.Kind == tree.Dir && b.node.Kind == tree.Dir && e.up {
 		r.times[p] = dirTimes{b.node.Mtime, e.node.Mtime}
 	}
@@ -268,6 +268,12 @@ func described(c tree.Change, b base, o spot) tree.Change {
 // unchanged reports whether c leaves its path as it was.
 func unchanged(c tree.Change) bool {
 	return c.Base.SameMeta(c.New) && c.Base.SameContent(c.New) == tree.Same && !(c.TimesSet && c.Base.Mtime != c.New.Mtime)
+}
+
+// isMerged reports whether c is what the Job had at path p when that was published merged.
+func (r *Reader) isMerged(c tree.Change, p tree.Path) bool {
+	m, ok := r.cfg.Merged[p]
+	return ok && m.SameMeta(c.New) && m.SameContent(c.New) == tree.Same
 }
 
 // digests fills in the digest of the new file, and of its base where content has to be compared

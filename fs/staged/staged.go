@@ -37,6 +37,9 @@ type Config struct {
 	UID, GID uint32 // the caller's real ids
 	// Rebased is what earlier applies published: the base of these paths from now on.
 	Rebased map[tree.Path]tree.Node
+	// Merged is what the Job has at paths of Rebased where its change was published merged with
+	// somebody else's: that is no change any more.
+	Merged map[tree.Path]tree.Node
 	// Preimages is base/pre/<root>/ of the Job: what bases held, by the hex digits of its digest. nil:
 	// none was kept.
 	Preimages hostfs.Reader

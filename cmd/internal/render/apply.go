@@ -10,13 +10,13 @@ import (
 )
 
 // Apply writes what an apply did, or with check would do: one line per path whose verdict is worth
-// a line, then the sum. Conflicts and gates are errors: their lines are Conflicts and Gates.
+// a line, as a merged one's always is, then the sum. Conflicts and gates are errors: their lines are Conflicts and Gates.
 func Apply(s *Screen, rep *bundle.ApplyReport, check bool) error {
 	p := newPrinter(s)
 	n := map[bundle.Verdict]int{}
 	for _, a := range rep.Paths {
 		n[a.Verdict]++
-		if check {
+		if check || merged(a) {
 			p.w.WriteString(p.paint(verdictColour(a.Verdict), fmt.Sprintf("%-12s", a.Verdict)) + "  " + pathWhy(a) + "\n")
 		}
 	}
@@ -55,6 +55,11 @@ func Undo(s *Screen, rep *bundle.ApplyReport) error {
 	}
 	p.w.WriteString(text + "\n")
 	return p.w.Flush()
+}
+
+// merged reports whether a was, or would be, applied in another form than the Job has it.
+func merged(a bundle.ApplyPath) bool {
+	return a.Verdict == bundle.VerdictClean && a.Why != nil && *a.Why != ""
 }
 
 func verdictColour(v bundle.Verdict) string {

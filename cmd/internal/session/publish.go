@@ -20,6 +20,7 @@ type PublishOptions struct {
 	Include, Exclude []string
 	CheckOnly        bool
 	KeepGoing        bool
+	Merge            apply.MergeMode
 	Allow            map[apply.Class]bool
 	Point            func(name string)
 }
@@ -39,7 +40,7 @@ func Publish(ctx context.Context, s *store.Store, job *store.Job, o PublishOptio
 	a := apply.Options{
 		Job: string(job.ID()), Source: st, Target: st.Lower, Pending: st.pending, Tracked: tracked,
 		Paths: o.Paths, Include: o.Include, Exclude: o.Exclude,
-		CheckOnly: o.CheckOnly, KeepGoing: o.KeepGoing, Allow: o.Allow, Point: o.Point, Alike: gitview.Alike,
+		CheckOnly: o.CheckOnly, KeepGoing: o.KeepGoing, Merge: o.Merge, Allow: o.Allow, Point: o.Point, Alike: gitview.Alike,
 	}
 	if o.CheckOnly {
 		res, err := apply.Apply(ctx, a)
@@ -152,7 +153,7 @@ func publication(ctx context.Context, job *store.Job) (bundle.Publication, error
 	if err != nil {
 		return "", err
 	}
-	if !slices.ContainsFunc(batches, func(b batch) bool { return b.state == apply.BatchPublished }) {
+	if !slices.ContainsFunc(batches, func(b batch) bool { return b.State == apply.BatchPublished }) {
 		return bundle.PublishedNone, nil
 	}
 	root, err := workspaceOf(job)
@@ -253,7 +254,7 @@ func lastPublished(job *store.Job) (int, hostfs.Dir, error) {
 		return 0, nil, err
 	}
 	for _, b := range slices.Backward(batches) {
-		if b.state == apply.BatchPublished {
+		if b.State == apply.BatchPublished {
 			dir, err := job.OpenBatch(b.n)
 			return b.n, dir, err
 		}

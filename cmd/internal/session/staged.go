@@ -47,7 +47,7 @@ func OpenStaged(job *store.Job, root bundle.Root) (s *Staged, err error) {
 	if s.pre, err = hostfs.OpenRoot(job.Pre(root.Name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return s, err
 	}
-	rebased, err := published(job, root)
+	rebased, merged, err := published(job, root)
 	if err != nil {
 		return s, err
 	}
@@ -58,7 +58,7 @@ func OpenStaged(job *store.Job, root bundle.Root) (s *Staged, err error) {
 	}
 	cfg := staged.Config{
 		Lower: s.Lower, Upper: s.upper, Log: s.log,
-		Rootless: run.UID != 0, UID: run.UID, GID: gid, Rebased: rebased, Alike: gitview.Alike,
+		Rootless: run.UID != 0, UID: run.UID, GID: gid, Rebased: rebased, Merged: merged, Alike: gitview.Alike,
 	}
 	if s.pre != nil {
 		cfg.Preimages = s.pre
@@ -131,29 +131,33 @@ func (s *Staged) Close() error {
 }
 
 // published returns what the Job's earlier batches made the base of their paths, those that were
-// taken back too: what they touched has another ctime since.
-func published(job *store.Job, root bundle.Root) (map[tree.Path]tree.Node, error) {
-	all := map[tree.Path]tree.Node{}
+// taken back too: what they touched has another ctime since; and what the Job has where they merged.
+func published(job *store.Job, root bundle.Root) (base, merged map[tree.Path]tree.Node, err error) {
+	base, merged = map[tree.Path]tree.Node{}, map[tree.Path]tree.Node{}
 	if root.Name != workspaceRoot {
-		return all, nil
+		return base, merged, nil
 	}
 	batches, err := readBatches(job)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, b := range batches {
-		if b.state != apply.BatchUnfinished {
-			maps.Copy(all, b.nodes)
+		if b.State == apply.BatchUnfinished {
+			continue
 		}
+		for p := range b.Base {
+			delete(merged, p)
+		}
+		maps.Copy(base, b.Base)
+		maps.Copy(merged, b.Staged)
 	}
-	return all, nil
+	return base, merged, nil
 }
 
 // batch is where one published batch of a Job stands.
 type batch struct {
-	n     int
-	state apply.State
-	nodes map[tree.Path]tree.Node // what it made the base of its paths
+	n int
+	apply.Standing
 }
 
 // readBatches reads the batches of a Job, the oldest first.
@@ -169,7 +173,7 @@ func readBatches(job *store.Job) ([]batch, error) {
 			return nil, err
 		}
 		b := batch{n: n}
-		b.state, b.nodes, err = apply.Read(dir)
+		b.Standing, err = apply.Read(dir)
 		if err := errors.Join(err, dir.Close()); err != nil {
 			return nil, fmt.Errorf("batch %d of job %s: %w", n, job.ID(), err)
 		}

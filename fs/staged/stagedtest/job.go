@@ -101,12 +101,24 @@ func (j *Job) Reader(rebased map[tree.Path]tree.Node) *staged.Reader {
 // ReaderWith is Reader with preimages and the judgement of what is alike.
 func (j *Job) ReaderWith(rebased map[tree.Path]tree.Node, pre hostfs.Reader, alike func(tree.Path, func() (hostfs.File, error), func() (hostfs.File, error)) (bool, error)) *staged.Reader {
 	j.t.Helper()
+	return j.open(staged.Config{Rebased: rebased, Preimages: pre, Alike: alike})
+}
+
+// ReaderMerged is Reader with preimages, where what the Job has at the paths of merged was published
+// merged.
+func (j *Job) ReaderMerged(rebased, merged map[tree.Path]tree.Node, pre hostfs.Reader) *staged.Reader {
+	j.t.Helper()
+	return j.open(staged.Config{Rebased: rebased, Merged: merged, Preimages: pre})
+}
+
+// open opens a Reader as cfg says beside where the Job is.
+func (j *Job) open(cfg staged.Config) *staged.Reader {
+	j.t.Helper()
 	text, err := os.ReadFile(j.logPath())
 	j.must(err)
-	r, err := staged.Open(staged.Config{
-		Lower: j.low, Upper: j.up, Log: bytes.NewReader(text), Rebased: rebased, Preimages: pre, Alike: alike,
-		Rootless: j.euid != 0, UID: j.euid, GID: uint32(os.Getegid()),
-	})
+	cfg.Lower, cfg.Upper, cfg.Log = j.low, j.up, bytes.NewReader(text)
+	cfg.Rootless, cfg.UID, cfg.GID = j.euid != 0, j.euid, uint32(os.Getegid())
+	r, err := staged.Open(cfg)
 	j.must(err)
 	return r
 }

@@ -3,6 +3,7 @@ GO       ?= go
 PREFIX   ?= /usr/local
 FUZZTIME ?= 10s
 SOAK     ?= 10
+BENCH    ?=
 
 # Linked statically: faster to start, and the jail needs no library of the host. The tags keep look-ups
 # of hosts and users in Go, which static glibc cannot do.
@@ -49,9 +50,11 @@ $(STATIC): test/tools/go.mod
 fuzz: deps ## every fuzz target for FUZZTIME (10s)
 	FUZZTIME=$(FUZZTIME) test/fuzz.sh
 
-bench: build ## Go benchmarks, and start to exit beside bwrap and no sandbox
+bench: build ## Go benchmarks; start to exit beside bwrap; file work beside a directory and other overlays
+	packaging/deps.sh bench
 	$(CHECK) -run '^$$' -bench . -benchmem ./...
-	$(GO) run ./test/bench -stage bin/stage
+	$(GO) run ./test/bench start -stage bin/stage
+	$(GO) run ./test/bench fs $(BENCH)
 
 soak: deps ## the long rest: tests SOAK (10) times with the race detector, then longer fuzzing
 	STAGE_SOAK=1 $(CHECK) -race -count $(SOAK) -timeout 6h ./...

@@ -3,6 +3,7 @@
 #
 #   deps.sh build   compiler, libseccomp
 #   deps.sh test    the programs that tests run as well, and the Codex CLI from npm
+#   deps.sh bench   what stage is measured beside
 #   deps.sh codex   the Codex CLI alone; prints where its binary is, nothing when it cannot be had
 #
 # As root it installs what is missing with apt-get. Otherwise it prints the one command that does,
@@ -12,6 +13,7 @@ set -eu
 codex_version=0.171.0
 build="gcc libc6-dev pkg-config libseccomp-dev git ca-certificates"
 test="acl attr bubblewrap curl e2fsprogs file iproute2 make patch procps python3 rsync sqlite3 strace tar util-linux"
+bench="bubblewrap fuse-overlayfs git ripgrep sqlite3"
 
 say() { echo "deps: $*" >&2; }
 
@@ -113,9 +115,13 @@ test)
 	fuse
 	codex
 	;;
+bench)
+	packages "$bench" bench
+	fuse
+	;;
 codex)
 	codex
 	codex_binary "${STAGE_CODEX:-$(codex_dir)/node_modules}"
 	;;
-*) die "usage: deps.sh build|test|codex" ;;
+*) die "usage: deps.sh build|test|bench|codex" ;;
 esac

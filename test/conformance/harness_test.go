@@ -154,12 +154,13 @@ func serve(dir string) error {
 	if err != nil {
 		return err
 	}
-	child := mounter(os.NewFile(uintptr(pair[1]), "socket"))
+	sock := os.NewFile(uintptr(pair[1]), "socket")
+	child := mounter(sock)
 	runtime.LockOSThread() // Pdeathsig goes with the thread
 	if err := child.Start(); err != nil {
 		return err
 	}
-	if err := unix.Close(pair[1]); err != nil {
+	if err := sock.Close(); err != nil {
 		return err
 	}
 	dev, err := receive(pair[0])

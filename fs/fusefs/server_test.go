@@ -34,7 +34,7 @@ func mountOverlay(t *testing.T) *mounted {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.FUSE)
 	m := &mounted{t: t, dir: testenv.User{}.TempDir(t)}
-	for _, d := range []string{"lower", "upper", "mnt"} {
+	for _, d := range []string{"lower", "upper", "orphans", "mnt"} {
 		m.must(os.Mkdir(filepath.Join(m.dir, d), 0o755))
 	}
 	m.must(os.WriteFile(filepath.Join(m.dir, "lower", "f"), []byte("content"), 0o644))
@@ -55,12 +55,14 @@ func (m *mounted) openOverlay() {
 	m.must(err)
 	upper, err := hostfs.OpenRoot(filepath.Join(m.dir, "upper"))
 	m.must(err)
+	orphans, err := hostfs.OpenRoot(filepath.Join(m.dir, "orphans"))
+	m.must(err)
 	log, err := os.OpenFile(filepath.Join(m.dir, "log"), os.O_RDWR|os.O_CREATE, 0o600)
 	m.must(err)
-	m.fs, err = overlay.Open(overlay.Config{Lower: lower, Upper: upper, LogFile: log})
+	m.fs, err = overlay.Open(overlay.Config{Lower: lower, Upper: upper, Orphans: orphans, LogFile: log})
 	m.must(err)
 	m.t.Cleanup(func() {
-		if err := errors.Join(m.fs.Close(), upper.Close(), lower.Close()); err != nil {
+		if err := errors.Join(m.fs.Close(), orphans.Close(), upper.Close(), lower.Close()); err != nil {
 			m.t.Error(err)
 		}
 	})
@@ -199,16 +201,20 @@ func eventsOnly(t *testing.T, dir string, on func(overlay.Event)) *overlay.FS {
 	if err != nil {
 		t.Fatal(err)
 	}
+	orphans, err := hostfs.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	log, err := os.OpenFile(filepath.Join(t.TempDir(), "log"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := overlay.Open(overlay.Config{Lower: root, Upper: root, LogFile: log, OnEvent: on})
+	f, err := overlay.Open(overlay.Config{Lower: root, Upper: root, Orphans: orphans, LogFile: log, OnEvent: on})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(f.Close(), root.Close()); err != nil {
+		if err := errors.Join(f.Close(), orphans.Close(), root.Close()); err != nil {
 			t.Error(err)
 		}
 	})

@@ -146,10 +146,13 @@ func (f *FS) fill(n *node, st *unix.Stat_t, a *Attr) {
 // nlink returns the number of names n has in the view. A directory both layers show has 1, as in
 // overlayfs: nobody counted its subdirectories.
 func (f *FS) nlink(n *node, st *unix.Stat_t) uint32 {
-	group := n.odd().group
-	switch {
-	case group != nil:
-		return group.nlink
+	switch r := n.odd(); {
+	case r.group != nil:
+		return r.group.nlink
+	case r.orphan != 0 && n.isDir():
+		return 0
+	case r.orphan != 0:
+		return uint32(st.Nlink) - 1
 	case n.parent == nil && n != f.tab.root && !n.upper.Load():
 		return 0
 	case n.isDir() && n.upper.Load() && n.dir.lower != nil:

@@ -94,10 +94,11 @@ func (f *FS) lowerNode(p *node, name string) (tree.Node, error) {
 	return tree.Node{}, err
 }
 
-// nodeAt returns the whole state of name in dirfd but its digest.
+// nodeAt returns the whole state of name in dirfd, or of dirfd itself when name is empty, but its
+// digest.
 func nodeAt(dirfd int, name string) (tree.Node, error) {
 	var st unix.Stat_t
-	if err := unix.Fstatat(dirfd, name, &st, statFlags); err != nil {
+	if err := unix.Fstatat(dirfd, name, &st, statFlags|unix.AT_EMPTY_PATH); err != nil {
 		return tree.Node{}, err
 	}
 	n := nodeOf(&st, owner{st.Mode, st.Uid, st.Gid})

@@ -25,6 +25,7 @@ func benchFS(b *testing.B, n int) (*FS, uint64) {
 	b.Cleanup(func() { os.RemoveAll(dir) })
 	check(os.MkdirAll(filepath.Join(dir, "lower/d"), 0o755))
 	check(os.Mkdir(filepath.Join(dir, "upper"), 0o755))
+	check(os.Mkdir(filepath.Join(dir, "orphans"), 0o700))
 	for i := range n {
 		check(os.WriteFile(filepath.Join(dir, fmt.Sprintf("lower/d/f%d", i)), []byte(strings.Repeat("x", 4096)), 0o644))
 	}
@@ -32,9 +33,11 @@ func benchFS(b *testing.B, n int) (*FS, uint64) {
 	check(err)
 	upper, err := hostfs.OpenRoot(filepath.Join(dir, "upper"))
 	check(err)
+	orphans, err := hostfs.OpenRoot(filepath.Join(dir, "orphans"))
+	check(err)
 	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_RDWR|os.O_CREATE, 0o600)
 	check(err)
-	f, err := Open(Config{Lower: lower, Upper: upper, LogFile: log, IDs: IDs{Rootless: os.Geteuid() != 0, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}})
+	f, err := Open(Config{Lower: lower, Upper: upper, Orphans: orphans, LogFile: log, IDs: IDs{Rootless: os.Geteuid() != 0, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}})
 	check(err)
 	b.Cleanup(func() { check(f.Close()) })
 	var e Entry

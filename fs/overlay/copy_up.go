@@ -122,7 +122,7 @@ func (f *FS) openPlace(p place, flags int) (int, error) {
 	if p.name != "" {
 		return f.fds.openat(p.d.fd, p.name, flags, 0)
 	}
-	return unix.Open(procFD(p.d.fd), flags|unix.O_CLOEXEC, 0)
+	return f.fds.reopen(p.d.fd, flags)
 }
 
 // copyFile copies src until it held still from before to after the copy.
@@ -206,11 +206,7 @@ func (f *FS) settle(n *node, c *copied) error {
 		}
 	}
 	if n.parent == nil {
-		f.fds.drop(&n.slot)
-		closeFD(n.odd().pin.fd)
-		f.setPin(n, &descriptor{fd: c.fd, kept: true})
-		f.raise(n, &st)
-		return nil
+		return f.settleOrphan(n, c.fd, &st)
 	}
 	if err := f.copyUpDir(n.parent); err != nil {
 		return err
@@ -234,8 +230,19 @@ func (f *FS) settle(n *node, c *copied) error {
 		n.parent.dir.mark(n.name, markLink)
 		f.groupCopied(n, &c.st, &st)
 	}
-	f.unpin(n)
 	f.fds.replace(&n.slot, c.fd)
+	return f.adopted(n)
+}
+
+// settleOrphan puts the copy of n, which has lost its names, among the orphans.
+func (f *FS) settleOrphan(n *node, fd int, st *unix.Stat_t) error {
+	orphan := f.newOrphan()
+	if err := unix.Linkat(unix.AT_FDCWD, procFD(fd), f.orphanTop.fd, orphanName(orphan), unix.AT_SYMLINK_FOLLOW); err != nil {
+		return err
+	}
+	f.setOrphan(n, orphan)
+	f.raise(n, st)
+	f.fds.replace(&n.slot, fd)
 	return nil
 }
 
@@ -394,7 +401,7 @@ func (f *FS) copyUpSpecial(n *node) error {
 		return err
 	}
 	if n.parent == nil {
-		return unix.ENOENT // unlinked, and nothing keeps it but a descriptor
+		return f.copyUpLost(n, &st)
 	}
 	if err := f.copyUpDir(n.parent); err != nil {
 		return err
@@ -424,7 +431,31 @@ func (f *FS) copyUpSpecial(n *node) error {
 		n.parent.dir.mark(n.name, markLink)
 		f.groupCopied(n, &st, &up)
 	}
-	f.unpin(n)
+	f.count.copyUps.Add(1)
+	return f.adopted(n)
+}
+
+// copyUpLost is copyUpSpecial of a node that has lost its names.
+func (f *FS) copyUpLost(n *node, st *unix.Stat_t) error {
+	p, err := f.where(n)
+	if err != nil {
+		return err
+	}
+	defer f.leave(p)
+	node, err := nodeAt(p.d.fd, p.name)
+	if err != nil {
+		return err
+	}
+	orphan := f.newOrphan()
+	if err := f.makeSpecial(f.orphanTop.fd, orphanName(orphan), st, node); err != nil {
+		return err
+	}
+	var up unix.Stat_t
+	if err := statPlace(place{f.orphanTop, orphanName(orphan)}, &up); err != nil {
+		return err
+	}
+	f.setOrphan(n, orphan)
+	f.raise(n, &up)
 	f.count.copyUps.Add(1)
 	return nil
 }

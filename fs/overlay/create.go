@@ -219,25 +219,26 @@ func (f *FS) Tmpfile(c Caller, parent uint64, mode uint32, e *Entry) error {
 	if err != nil {
 		return err
 	}
-	fd, err := f.tmpfile()
+	orphan := f.newOrphan()
+	fd, err := f.fds.openat(f.orphanTop.fd, orphanName(orphan), unix.O_CREAT|unix.O_EXCL|unix.O_RDWR, f.serverMode(o.mode)&0o7777)
 	if err != nil {
 		return err
 	}
-	pin := &descriptor{fd: fd, kept: true}
+	defer closeFD(fd)
 	var st unix.Stat_t
-	if err := f.own(place{d: pin}, o, &st); err != nil {
-		return errors.Join(err, unix.Close(fd))
+	if err := f.own(place{f.orphanTop, orphanName(orphan)}, o, &st); err != nil {
+		return errors.Join(err, f.removeOrphan(orphanName(orphan)))
 	}
-	f.enter(f.adoptUnnamed(pin, &st), &st, e)
+	f.enter(f.adoptUnnamed(orphan, &st), &st, e)
 	return nil
 }
 
-// adoptUnnamed returns the node of a file without a name, kept by pin, and counts one lookup.
-func (f *FS) adoptUnnamed(pin *descriptor, st *unix.Stat_t) *node {
+// adoptUnnamed returns the node of a file without a name and counts one lookup.
+func (f *FS) adoptUnnamed(orphan uint64, st *unix.Stat_t) *node {
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
 	n := &node{kind: st.Mode & unix.S_IFMT, ino: f.inoLocked(true, st), lookups: 1}
-	n.oddLocked().pin = pin
+	n.oddLocked().orphan = orphan
 	n.upper.Store(true)
 	f.tab.insertLocked(n)
 	return n
@@ -275,6 +276,12 @@ func (f *FS) Link(id, parent uint64, name string, e *Entry) error {
 		return err
 	}
 	f.nameShared(n, p, name, &st)
+	if n.odd().orphan != 0 {
+		if err := f.adopted(n); err != nil {
+			return err
+		}
+		st.Nlink--
+	}
 	f.enter(n, &st, e)
 	return nil
 }
@@ -346,17 +353,4 @@ func (f *FS) nameShared(n, p *node, name string, st *unix.Stat_t) {
 	f.shareLocked(n, keyOf(st))
 	f.nameLocked(n, p, name)
 	f.tab.mu.Unlock()
-	f.unpin(n)
-}
-
-// unpin lets go of what kept n while it had no name.
-//
-// Preconditions:
-//   - FS.mu is held exclusively, and n has a name.
-func (f *FS) unpin(n *node) {
-	if pin := n.odd().pin; pin != nil {
-		f.fds.drop(&n.slot)
-		closeFD(pin.fd)
-		f.setPin(n, nil)
-	}
 }

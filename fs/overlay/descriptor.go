@@ -142,11 +142,21 @@ func (d *descriptor) unlink() {
 	d.prev, d.next = nil, nil
 }
 
-// openat opens name in dirfd. When the process is out of descriptors it takes half of the cache
-// back and tries once more.
+// openat opens name in dirfd, which is not followed.
 func (c *fdCache) openat(dirfd int, name string, flags int, mode uint32) (int, error) {
+	return c.open(dirfd, name, flags|unix.O_NOFOLLOW, mode)
+}
+
+// reopen opens what fd is an O_PATH descriptor of.
+func (c *fdCache) reopen(fd, flags int) (int, error) {
+	return c.open(unix.AT_FDCWD, procFD(fd), flags, 0)
+}
+
+// open opens a file. When the process is out of descriptors it takes half of the cache back and
+// tries once more.
+func (c *fdCache) open(dirfd int, name string, flags int, mode uint32) (int, error) {
 	for again := true; ; again = false {
-		fd, err := unix.Openat(dirfd, name, flags|unix.O_CLOEXEC|unix.O_NOFOLLOW, mode)
+		fd, err := unix.Openat(dirfd, name, flags|unix.O_CLOEXEC, mode)
 		switch {
 		case err == unix.EINTR:
 			again = true

@@ -143,15 +143,16 @@ func (f *FS) upperFD(n *node) (*descriptor, error) {
 	if n == f.tab.root {
 		return f.upperTop, nil
 	}
-	if n.parent == nil {
-		return nil, unix.ENOENT
-	}
-	p, err := f.upperFD(n.parent)
-	if err != nil {
-		return nil, err
+	p, name := f.orphanTop, orphanName(n.odd().orphan)
+	if n.parent != nil {
+		var err error
+		if p, err = f.upperFD(n.parent); err != nil {
+			return nil, err
+		}
+		name = n.name
 	}
 	defer f.fds.put(p)
-	fd, err := f.fds.openat(p.fd, n.name, dirFlags, 0)
+	fd, err := f.fds.openat(p.fd, name, dirFlags, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -235,9 +236,11 @@ type place struct {
 //   - FS.mu is held.
 func (f *FS) where(n *node) (place, error) {
 	upper := n.upper.Load()
-	switch {
-	case n.odd().pin != nil:
-		return place{d: n.odd().pin}, nil
+	switch r := n.odd(); {
+	case r.orphan != 0:
+		return place{f.orphanTop, orphanName(r.orphan)}, nil
+	case r.lost != nil:
+		return f.whereLost(r.lost)
 	case n == f.tab.root && upper:
 		d, err := f.upperFD(n)
 		return place{d: d}, err

@@ -39,16 +39,20 @@ func manyFiles(t testing.TB, dirs, each int) *FS {
 		}
 	}
 	up := testenv.User{}.TempDir(t)
+	check(os.Mkdir(filepath.Join(up, "upper"), 0o755))
+	check(os.Mkdir(filepath.Join(up, "orphans"), 0o700))
 	lower, err := hostfs.OpenRoot(filepath.Join(dir, "lower"))
 	check(err)
-	upper, err := hostfs.OpenRoot(up)
+	upper, err := hostfs.OpenRoot(filepath.Join(up, "upper"))
 	check(err)
-	log, err := os.OpenFile(filepath.Join(testenv.User{}.TempDir(t), "log"), os.O_RDWR|os.O_CREATE, 0o600)
+	orphans, err := hostfs.OpenRoot(filepath.Join(up, "orphans"))
+	check(err)
+	log, err := os.OpenFile(filepath.Join(up, "log"), os.O_RDWR|os.O_CREATE, 0o600)
 	check(err)
 	uid := uint32(os.Geteuid())
-	f, err := Open(Config{Lower: lower, Upper: upper, LogFile: log, IDs: IDs{Rootless: uid != 0, UID: uid, GID: uint32(os.Getegid())}})
+	f, err := Open(Config{Lower: lower, Upper: upper, Orphans: orphans, LogFile: log, IDs: IDs{Rootless: uid != 0, UID: uid, GID: uint32(os.Getegid())}})
 	check(err)
-	t.Cleanup(func() { check(f.Close()); check(upper.Close()); check(lower.Close()) })
+	t.Cleanup(func() { check(f.Close()); check(orphans.Close()); check(upper.Close()); check(lower.Close()) })
 	return f
 }
 

@@ -1,7 +1,6 @@
 package overlay
 
 import (
-	"errors"
 	"math"
 	"slices"
 	"sync/atomic"
@@ -48,7 +47,9 @@ const maxLookups = math.MaxUint32
 type rare struct {
 	more  []alias // further names a hard link was seen under
 	group *linkGroup
-	pin   *descriptor // keeps the object of a node without names
+	// The object of a node that lost its last name, see orphan.go.
+	orphan uint64 // its name in Config.Orphans, 0 for none
+	lost   *lost  // where it is in the lower
 
 	keys   []inodeKey // its entries in table.shared; guarded by table.mu
 	doomed inodeKey   // the upper inode that goes with it, its last name being gone
@@ -98,18 +99,6 @@ func (n *node) isDir() bool { return n.kind == unix.S_IFDIR }
 type inodeKey struct{ dev, ino uint64 }
 
 func keyOf(st *unix.Stat_t) inodeKey { return inodeKey{uint64(st.Dev), st.Ino} }
-
-func (t *table) closePins() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var err error
-	t.each(func(n *node) {
-		if pin := n.odd().pin; pin != nil {
-			err = errors.Join(err, unix.Close(pin.fd))
-		}
-	})
-	return err
-}
 
 // node returns the node with the given number; the kernel only sends numbers it was given.
 func (f *FS) node(id uint64) (*node, error) {
@@ -332,6 +321,11 @@ func (f *FS) Forget(id, count uint64) {
 	if n == nil || n == f.tab.root {
 		return
 	}
+	f.bury(f.forget(n, count))
+}
+
+// forget is Forget, and returns the orphans that nobody uses any more.
+func (f *FS) forget(n *node, count uint64) []uint64 {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	f.tab.mu.Lock()
@@ -341,6 +335,7 @@ func (f *FS) Forget(id, count uint64) {
 		n.seen = seen{}
 	}
 	f.releaseLocked(n)
+	return f.tab.takeDeadLocked()
 }
 
 // releaseLocked frees n, and then its parents, if nothing needs them: the kernel does not know
@@ -357,8 +352,8 @@ func (f *FS) releaseLocked(n *node) {
 		}
 	}
 	r := n.odd()
-	if r.pin != nil {
-		closeFD(r.pin.fd)
+	if r.orphan != 0 {
+		f.tab.dead = append(f.tab.dead, r.orphan)
 	}
 	if r.doomed != (inodeKey{}) { // the file system may give the number to another inode
 		delete(f.tab.origin, r.doomed.ino)

@@ -38,11 +38,14 @@ type Config struct {
 	// Lower is the workspace; it is only read. Upper must be a directory of a file system with
 	// O_TMPFILE and, for a Rootless caller, user extended attributes.
 	Lower, Upper hostfs.Dir
-	Preimages    hostfs.Dir   // where replaced content is kept, each under its digest's hex; may be nil
-	LogFile      journal.File // the change log, new (empty) or existing; Close closes it
-	IDs          IDs
-	Rules        Rules       // nil takes nothing away
-	OnEvent      func(Event) // called without locks; may be nil
+	Preimages    hostfs.Dir // where replaced content is kept, each under its digest's hex; may be nil
+	// Orphans is a private directory in the mount of Upper, outside of it: it holds what the Job
+	// unlinked and still uses. Open and Close empty it.
+	Orphans hostfs.Dir
+	LogFile journal.File // the change log, new (empty) or existing; Close closes it
+	IDs     IDs
+	Rules   Rules       // nil takes nothing away
+	OnEvent func(Event) // called without locks; may be nil
 }
 
 // EventKind says what an Event reports.
@@ -94,9 +97,9 @@ type FS struct {
 	fds   *fdCache
 	tab   table
 
-	lowerTop, upperTop *descriptor // of the two directories of the Config
-	lowerDev, upperDev uint64
-	scratch            int // O_TMPFILE of the upper, touched to learn the file system's time
+	lowerTop, upperTop, orphanTop *descriptor // of the directories of the Config
+	lowerDev, upperDev            uint64
+	scratch                       int // O_TMPFILE of the upper, touched to learn the file system's time
 
 	copying [64]sync.Mutex // a node's copy-up holds copying[id%64]
 
@@ -104,6 +107,8 @@ type FS struct {
 	log    *journal.Writer
 	bases  *State                  // only Bases is kept up to date
 	groups map[inodeKey]*linkGroup // by lower and by upper inode
+	// orphans is the number of the last orphan.
+	orphans uint64
 	// lowerLinks are the names of lower inodes with several; nil until they are needed.
 	lowerLinks map[inodeKey][]tree.Path
 
@@ -140,6 +145,9 @@ func (f *FS) open() error {
 	var err error
 	if f.scratch, err = probeUpper(f.cfg.Upper.Fd(), f.ids.Rootless); err != nil {
 		return err
+	}
+	if err := f.openOrphans(); err != nil {
+		return errors.Join(err, unix.Close(f.scratch))
 	}
 	if err := f.openLog(); err != nil {
 		return errors.Join(err, unix.Close(f.scratch))
@@ -203,7 +211,7 @@ func (f *FS) Close() error {
 	f.done.Wait()
 	err := f.Sync()
 	f.fds.closeAll()
-	return errors.Join(err, f.tab.closePins(), unix.Close(f.scratch), f.log.Close())
+	return errors.Join(err, f.clearOrphans(), unix.Close(f.scratch), f.log.Close())
 }
 
 // Stats returns the counters.

@@ -26,6 +26,7 @@ type job struct {
 	t            *testing.T
 	dir          string
 	lower, upper hostfs.Dir
+	orphans      hostfs.Dir
 	pre          hostfs.Dir // nil keeps no preimages
 	fs           *FS
 	rules        Rules
@@ -39,7 +40,7 @@ func asUsers(t *testing.T, test func(t *testing.T, j *job)) {
 		dir := u.TempDir(t)
 		u.Become(t)
 		unix.Umask(0o022)
-		for _, d := range []string{"lower", "upper"} {
+		for _, d := range []string{"lower", "upper", "orphans"} {
 			if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -79,10 +80,12 @@ func (j *job) open() {
 	j.must(err)
 	j.upper, err = hostfs.OpenRoot(filepath.Join(j.dir, "upper"))
 	j.must(err)
+	j.orphans, err = hostfs.OpenRoot(filepath.Join(j.dir, "orphans"))
+	j.must(err)
 	log, err := os.OpenFile(filepath.Join(j.dir, "log"), os.O_RDWR|os.O_CREATE, 0o600)
 	j.must(err)
 	j.fs, err = Open(Config{
-		Lower: j.lower, Upper: j.upper, Preimages: j.pre, LogFile: log, IDs: j.ids(), Rules: j.rules,
+		Lower: j.lower, Upper: j.upper, Orphans: j.orphans, Preimages: j.pre, LogFile: log, IDs: j.ids(), Rules: j.rules,
 		OnEvent: func(e Event) { j.events = append(j.events, e) },
 	})
 	j.must(err)
@@ -96,7 +99,10 @@ func (j *job) ids() IDs {
 func (j *job) close() {
 	j.t.Helper()
 	j.must(j.fs.Close())
-	j.must(errors.Join(j.upper.Close(), j.lower.Close()))
+	if left, err := os.ReadDir(filepath.Join(j.dir, "orphans")); err != nil || len(left) != 0 {
+		j.t.Errorf("orphans after Close: %v, %v", left, err)
+	}
+	j.must(errors.Join(j.orphans.Close(), j.upper.Close(), j.lower.Close()))
 	j.fs = nil
 }
 

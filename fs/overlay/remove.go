@@ -58,12 +58,12 @@ type victim struct {
 	inUpper bool        // the name is in the upper directory
 	white   bool        // a lower entry shows, or would show if the upper one went
 	was     tree.Node   // what is known of the lower file
-	pin     int         // keeps the object when this is its last name; -1 for none
+	orphan  uint64      // what the object is called from now on, where it is still in use
 }
 
 // victim finds name in p; give its node back with letGo.
 func (f *FS) victim(p *node, name string) (*victim, error) {
-	v := &victim{p: p, name: name, inUpper: p.dir.hasUpper(name), pin: -1}
+	v := &victim{p: p, name: name, inUpper: p.dir.hasUpper(name)}
 	upper, err := f.find(p, name, &v.st)
 	if err != nil {
 		return nil, err
@@ -140,46 +140,24 @@ func (f *FS) removeEntry(v *victim) error {
 	if err := f.copyUpDir(v.p); err != nil {
 		return err
 	}
-	if err := f.keepObject(v); err != nil {
+	if err := f.saveLinks(v); err != nil {
 		return err
 	}
 	recs, err := f.goneRecords(v)
 	if err != nil {
 		return err
 	}
-	if err := f.pinLast(v); err != nil {
-		return err
-	}
 	if err := f.append(recs...); err != nil {
-		closePin(v)
 		return err
 	}
 	if v.white {
 		v.p.dir.addWhite(v.name)
 	}
 	if err := f.removeUpper(v); err != nil {
-		closePin(v)
 		return err
 	}
 	f.loseName(v)
 	return f.dropMarks(v)
-}
-
-// keepObject prepares v's object for the loss of v's name: of a hard link another name must hold it,
-// and of a FIFO or socket in use the upper must, where its attributes can change without a name.
-func (f *FS) keepObject(v *victim) error {
-	switch v.n.kind {
-	case unix.S_IFREG, unix.S_IFDIR, unix.S_IFLNK:
-		return f.saveLinks(v)
-	}
-	if v.n.upper.Load() || len(v.n.odd().more) > 0 || !f.inUse(v.n) {
-		return f.saveLinks(v)
-	}
-	if err := f.copyUpSpecial(v.n); err != nil {
-		return err
-	}
-	v.inUpper = true
-	return f.statUpper(v.p, v.name, &v.st)
 }
 
 // goneRecords returns what the change log must say before v goes.
@@ -203,40 +181,11 @@ func (f *FS) goneRecords(v *victim) ([]Record, error) {
 	return recs, nil
 }
 
-// pinLast opens what will keep v's object if v is its last known name and somebody else uses it.
-func (f *FS) pinLast(v *victim) error {
-	n := v.n
-	if n.odd().pin != nil || len(n.odd().more) > 0 || !f.inUse(n) {
-		return nil
-	}
-	p, err := f.where(n)
-	if err != nil {
-		return err
-	}
-	defer f.leave(p)
-	v.pin, err = f.fds.openat(p.d.fd, p.name, unix.O_PATH, 0)
-	return err
-}
-
 // inUse reports whether the kernel knows n; our own lookup of it does not count.
 func (f *FS) inUse(n *node) bool {
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
 	return n.lookups > 1 || n.isDir() && n.dir.kids > 0
-}
-
-// setPin makes pin keep n's object.
-func (f *FS) setPin(n *node, pin *descriptor) {
-	f.tab.mu.Lock()
-	defer f.tab.mu.Unlock()
-	n.oddLocked().pin = pin
-}
-
-func closePin(v *victim) {
-	if v.pin >= 0 {
-		closeFD(v.pin)
-		v.pin = -1
-	}
 }
 
 // removeUpper removes v's name from the upper directory; where there is none, the directory only
@@ -250,34 +199,51 @@ func (f *FS) removeUpper(v *victim) error {
 	if !v.inUpper {
 		return utimes(up.fd, "", unix.Timespec{Nsec: unix.UTIME_OMIT}, unix.Timespec{Nsec: unix.UTIME_NOW})
 	}
-	flags := 0
-	if v.n.isDir() {
-		flags = unix.AT_REMOVEDIR
+	if f.willOrphan(v) {
+		err = f.orphanUnlinked(v, up.fd)
+	} else {
+		err = f.unlinkUpper(v, up.fd)
 	}
-	if err := unix.Unlinkat(up.fd, v.name, flags); err != nil {
+	if err != nil {
 		return err
 	}
 	delete(v.p.dir.names, v.name)
 	return nil
 }
 
+func (f *FS) unlinkUpper(v *victim, up int) error {
+	flags := 0
+	if v.n.isDir() {
+		flags = unix.AT_REMOVEDIR
+	}
+	return unix.Unlinkat(up, v.name, flags)
+}
+
 // loseName notes that v's name is gone, from the view and perhaps its object with it.
 func (f *FS) loseName(v *victim) {
+	keep := f.willOrphan(v)
 	n := f.unname(v.p, v.name)
 	f.loseLink(v)
 	if n.parent != nil {
 		return
 	}
-	if v.pin >= 0 {
-		f.setPin(n, &descriptor{fd: v.pin, kept: true})
+	f.tab.mu.Lock()
+	defer f.tab.mu.Unlock()
+	switch {
+	case v.orphan != 0:
+		n.oddLocked().orphan = v.orphan
+	case keep && !n.upper.Load():
+		n.oddLocked().lost = &lost{v.p.dir.lower, v.name, keyOf(&v.st)}
 	}
 	if n.isDir() {
 		f.emptyDir(n)
 	}
-	if v.inUpper && (n.isDir() || v.st.Nlink == 1) {
-		f.tab.mu.Lock()
+	names := 1
+	if n.odd().orphan != 0 && v.orphan == 0 {
+		names++ // it was an orphan before, got a name, and lost it again
+	}
+	if v.inUpper && (n.isDir() || int(v.st.Nlink) == names) {
 		n.oddLocked().doomed = keyOf(&v.st)
-		f.tab.mu.Unlock()
 	}
 }
 

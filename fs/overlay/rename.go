@@ -184,10 +184,10 @@ func (f *FS) move(m *move) error {
 	if err := f.copyUpMove(m); err != nil {
 		return err
 	}
-	dst := &victim{p: m.to, name: m.toName, n: m.dst, st: m.dstSt, inUpper: m.dstUpper, pin: -1}
+	dst := &victim{p: m.to, name: m.toName, n: m.dst, st: m.dstSt, inUpper: m.dstUpper}
 	replaces := m.dst != nil && !m.exchange
 	if replaces {
-		if err := f.keepObject(dst); err != nil {
+		if err := f.saveLinks(dst); err != nil {
 			return err
 		}
 	}
@@ -195,21 +195,22 @@ func (f *FS) move(m *move) error {
 		return err
 	}
 	if replaces {
-		if err := f.pinLast(dst); err != nil {
+		if err := f.orphanReplaced(dst); err != nil {
 			return err
 		}
 	}
 	if err := f.append(m.recs...); err != nil {
-		closePin(dst)
-		return err
+		return errors.Join(err, f.dropReplaced(dst))
 	}
 	f.noteMarks(m)
 	if err := f.renameUpper(m); err != nil {
-		closePin(dst)
-		return errors.Join(err, f.append(Record{Op: OpAbort}))
+		return errors.Join(err, f.dropReplaced(dst), f.append(Record{Op: OpAbort}))
 	}
 	if replaces {
 		f.loseName(dst)
+		if dst.st.Ino != m.dstSt.Ino { // a twin of it lives on
+			f.tab.forgetUpper(m.dstSt.Ino)
+		}
 	}
 	f.noteMove(m)
 	return nil

@@ -26,6 +26,7 @@ type table struct {
 	unused []uint32           // places in chunks without a chunk
 	live   int                // nodes
 	most   int                // the most there were since memory was last given back
+	dead   []uint64           // orphans of nodes that went
 	names  nameIndex          // known names
 	shared map[inodeKey]*node // nodes of inodes that have or had several names
 	origin map[uint64]uint64  // upper inode -> st_ino shown, of copied-up objects
@@ -191,6 +192,14 @@ func (t *table) setAttr(ino uint64, o owner) {
 func (t *table) clearAttr(ino uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	delete(t.attrs, ino)
+}
+
+// forgetUpper forgets an upper inode: the file system may give the number to another.
+func (t *table) forgetUpper(ino uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.origin, ino)
 	delete(t.attrs, ino)
 }
 

@@ -188,6 +188,13 @@ func openOverlay(dir string) (*overlay.FS, func() error, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := os.Mkdir(filepath.Join(dir, "orphans"), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, nil, err
+	}
+	orphans, err := hostfs.OpenRoot(filepath.Join(dir, "orphans"))
+	if err != nil {
+		return nil, nil, err
+	}
 	log, err := os.OpenFile(filepath.Join(dir, "log"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, nil, err
@@ -201,13 +208,13 @@ func openOverlay(dir string) (*overlay.FS, func() error, error) {
 		ids.Groups = append(ids.Groups, uint32(g))
 	}
 	ov, err := overlay.Open(overlay.Config{
-		Lower: lower, Upper: upper, LogFile: log, IDs: ids,
+		Lower: lower, Upper: upper, Orphans: orphans, LogFile: log, IDs: ids,
 		OnEvent: func(e overlay.Event) { fmt.Printf("EVENT %d %q: %v\n", e.Kind, e.Path, e.Err) },
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	return ov, func() error { return errors.Join(ov.Close(), upper.Close(), lower.Close()) }, nil
+	return ov, func() error { return errors.Join(ov.Close(), orphans.Close(), upper.Close(), lower.Close()) }, nil
 }
 
 func mounter(sock *os.File) *exec.Cmd {

@@ -38,6 +38,9 @@ func lostBundle(ctx context.Context, job *store.Job, build bundle.Build) (*bundl
 	if err := jail.CleanUp(job.Work()); err != nil {
 		return nil, fmt.Errorf("clean up after job %s: %w", job.ID(), err)
 	}
+	if err := job.ClearOrphans(); err != nil {
+		return nil, fmt.Errorf("clean up after job %s: %w", job.ID(), err)
+	}
 	plan, err := job.Plan()
 	if err != nil {
 		plan = nil // it died before it had a plan, or while it wrote one

@@ -250,7 +250,7 @@ func (s *run) writePlan() error {
 type servedRoot struct {
 	name         string
 	lower, upper hostfs.Dir
-	pre          hostfs.Dir
+	pre, orphans hostfs.Dir
 	fs           *overlay.FS
 	server       *fusefs.Server
 }
@@ -266,6 +266,9 @@ func (r *servedRoot) close() error {
 	}
 	if r.upper != nil {
 		errs = append(errs, r.upper.Close())
+	}
+	if r.orphans != nil {
+		errs = append(errs, r.orphans.Close())
 	}
 	if r.pre != nil {
 		errs = append(errs, r.pre.Close())
@@ -300,11 +303,14 @@ func (s *run) serveRoot(r *servedRoot, view int, path string) (err error) {
 	if r.upper, log, err = s.job.MakeRoot(r.name); err != nil {
 		return err
 	}
-	if r.pre, err = openPreimages(s.job.Pre(r.name)); err != nil {
+	if r.pre, err = openPrivate(s.job.Pre(r.name)); err != nil {
+		return errors.Join(err, log.Close())
+	}
+	if r.orphans, err = openPrivate(s.job.Orphans(r.name)); err != nil {
 		return errors.Join(err, log.Close())
 	}
 	r.fs, err = overlay.Open(overlay.Config{
-		Lower: r.lower, Upper: r.upper, Preimages: r.pre, LogFile: log, IDs: callerIDs(),
+		Lower: r.lower, Upper: r.upper, Preimages: r.pre, Orphans: r.orphans, LogFile: log, IDs: callerIDs(),
 		Rules: rulesBelow(&s.a.Plan, path), OnEvent: s.keeper.event,
 	})
 	if err != nil {
@@ -315,7 +321,8 @@ func (s *run) serveRoot(r *servedRoot, view int, path string) (err error) {
 	return err
 }
 
-func openPreimages(path string) (hostfs.Dir, error) {
+// openPrivate makes a directory of the Job, where it is not there yet, and opens it.
+func openPrivate(path string) (hostfs.Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, err
 	}

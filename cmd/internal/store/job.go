@@ -14,17 +14,18 @@ import (
 
 // The names in a Job's directory.
 const (
-	runName    = "run.json"
-	planName   = "plan.json"
-	bundleName = "bundle.json"
-	lockName   = "lock"
-	upperName  = "upper"
-	baseName   = "base"
-	preName    = "pre"
-	applyName  = "apply"
-	homeName   = "home"
-	outName    = "out"
-	workName   = "work"
+	runName     = "run.json"
+	planName    = "plan.json"
+	bundleName  = "bundle.json"
+	lockName    = "lock"
+	upperName   = "upper"
+	orphansName = "orphans"
+	baseName    = "base"
+	preName     = "pre"
+	applyName   = "apply"
+	homeName    = "home"
+	outName     = "out"
+	workName    = "work"
 
 	logSuffix     = ".log"
 	partialSuffix = ".partial"
@@ -96,6 +97,18 @@ func (j *Job) Log(root string) string { return filepath.Join(j.Base(), root+logS
 
 // Pre returns the directory of a root's preimages.
 func (j *Job) Pre(root string) string { return filepath.Join(j.Base(), preName, root) }
+
+// Orphans returns the directory of what was unlinked in a root while in use.
+func (j *Job) Orphans(root string) string { return filepath.Join(j.path, orphansName, root) }
+
+// ClearOrphans removes what a session that was killed left there.
+func (j *Job) ClearOrphans() error {
+	err := clearDir(j.dir, orphansName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
 
 // Apply returns the directory of a published batch.
 func (j *Job) Apply(n int) string { return filepath.Join(j.path, applyName, strconv.Itoa(n)) }

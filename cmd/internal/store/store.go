@@ -5,6 +5,7 @@
 //	        lock              flock(2)ed by the supervisor while the Job lives, by a writing verb else
 //	        run.json plan.json bundle.json
 //	        upper/<root>/     what the Job wrote
+//	        orphans/<root>/   what it unlinked and still used; empty once it is over
 //	        base/<root>.log   the change log      base/pre/<root>/  preimages
 //	        apply/<n>/        one published batch
 //	        home/ out/ work/  the agent's home, captured output, mount points

@@ -940,3 +940,23 @@ func forgetSupervisor(t *testing.T, j *Job) {
 		t.Fatal(err)
 	}
 }
+
+func TestClearOrphans(t *testing.T) {
+	w := newWorld(t)
+	j := w.create(t)
+	if err := j.ClearOrphans(); err != nil {
+		t.Errorf("without any: %v", err)
+	}
+	if err := os.MkdirAll(filepath.Join(j.Orphans("workspace"), "2"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(j.Orphans("workspace"), "1"), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.ClearOrphans(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(j.Orphans("workspace"), "*")); err != nil || len(left) != 0 {
+		t.Errorf("left: %q, %v", left, err)
+	}
+}

@@ -43,6 +43,7 @@ type Job struct {
 	fs    *overlay.FS
 	low   hostfs.Dir
 	up    hostfs.Dir
+	gone  hostfs.Dir // what was unlinked and is in use
 	euid  uint32
 }
 
@@ -51,11 +52,13 @@ func NewJob(t testing.TB, lower, store string) *Job {
 	t.Helper()
 	j := &Job{t: t, Lower: lower, Store: store, euid: uint32(os.Geteuid())}
 	j.must(os.Mkdir(filepath.Join(store, "upper"), 0o700))
+	j.must(os.Mkdir(filepath.Join(store, "orphans"), 0o700))
+	j.gone = OpenRoot(t, filepath.Join(store, "orphans"))
 	j.low, j.up = OpenRoot(t, lower), OpenRoot(t, filepath.Join(store, "upper"))
 	log, err := os.OpenFile(j.logPath(), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	j.must(err)
 	ids := overlay.IDs{Rootless: j.euid != 0, UID: j.euid, GID: uint32(os.Getegid())}
-	j.fs, err = overlay.Open(overlay.Config{Lower: j.low, Upper: j.up, LogFile: log, IDs: ids})
+	j.fs, err = overlay.Open(overlay.Config{Lower: j.low, Upper: j.up, Orphans: j.gone, LogFile: log, IDs: ids})
 	j.must(err)
 	return j
 }

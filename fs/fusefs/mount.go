@@ -96,6 +96,9 @@ func (m *mount) SetAttr(_ <-chan struct{}, in *fuse.SetAttrIn, out *fuse.AttrOut
 			s.Set |= f.set
 		}
 	}
+	if s.Set == 0 { // chown(-1, -1), the only one that sets nothing: it drops setuid (chown_common, fs/open.c)
+		s.Set = overlay.KillPriv
+	}
 	s.Atime = timeOf(in.Valid, fuse.FATTR_ATIME, fuse.FATTR_ATIME_NOW, in.Atime, in.Atimensec)
 	s.Mtime = timeOf(in.Valid, fuse.FATTR_MTIME, fuse.FATTR_MTIME_NOW, in.Mtime, in.Mtimensec)
 	var a overlay.Attr

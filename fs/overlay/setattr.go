@@ -91,15 +91,19 @@ func (f *FS) maySetattr(n *node, s *SetAttr) error {
 	return nil
 }
 
-// changesNothing reports whether s sets the mode a lower node has already: no reason to copy it up.
+// changesNothing reports whether s sets the mode a lower node has already, or clears bits it has not:
+// no reason to copy it up.
 func (f *FS) changesNothing(n *node, s *SetAttr, a *Attr) (bool, error) {
-	if s.Set != SetMode || n.upper.Load() {
+	if s.Set != SetMode && s.Set != KillPriv || n.upper.Load() {
 		return false, nil
 	}
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if err := f.getattr(n, a); err != nil {
 		return false, err
+	}
+	if s.Set == KillPriv {
+		return killPriv(a.Mode) == a.Mode, nil
 	}
 	return a.Mode&0o7777 == s.Mode&0o7777, nil
 }
@@ -169,9 +173,10 @@ func (f *FS) changeOwner(p place, s *SetAttr) error {
 	return f.setOwner(p, o, nil)
 }
 
-// killPriv returns mode without setuid, and without setgid where it gives group rights.
+// killPriv returns mode without setuid, and without setgid where it gives group rights. Directories
+// keep both (chown_common, fs/open.c).
 func killPriv(mode uint32) uint32 {
-	if mode&unix.S_IFMT != unix.S_IFREG {
+	if mode&unix.S_IFMT == unix.S_IFDIR {
 		return mode
 	}
 	mode &^= unix.S_ISUID

@@ -208,6 +208,19 @@ var attrCases = []testCase{
 		}
 		w.did("missing", unix.Access(w.at("x"), unix.F_OK))
 	}},
+	{name: "chown-drops-setuid", setup: func(dir string) {
+		setidNodes(dir)
+	}, run: func(w *world) {
+		must(os.Mkdir(w.at("new"), 0o755))
+		setidNodes(w.at("new"))
+		for _, path := range []string{"file", "fifo", "sock", "dir", "new/file", "new/fifo", "new/sock", "new/dir"} {
+			w.stat(path)
+			w.did("chown nothing of "+path, os.Lchown(w.at(path), -1, -1))
+			w.stat(path)
+			w.did("chown "+path, os.Lchown(w.at(path), -1, os.Getegid()))
+			w.stat(path)
+		}
+	}},
 	{name: "device-nodes-are-refused", run: func(w *world) {
 		w.did("mknod char", unix.Mknod(w.at("c"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))))
 		w.did("mknod file", unix.Mknod(w.at("f"), unix.S_IFREG|0o600, 0))
@@ -224,6 +237,18 @@ var attrCases = []testCase{
 		w.rename("d/new", "d/newer", 0)
 		w.ls("d")
 	}},
+}
+
+// setidNodes makes one node of each kind with setuid and setgid.
+func setidNodes(dir string) {
+	at := func(name string) string { return filepath.Join(dir, name) }
+	must(os.WriteFile(at("file"), nil, 0o644))
+	must(unix.Mkfifo(at("fifo"), 0o644))
+	must(unix.Mknod(at("sock"), unix.S_IFSOCK|0o644, 0))
+	must(os.Mkdir(at("dir"), 0o755))
+	for _, name := range []string{"file", "fifo", "sock", "dir"} {
+		must(unix.Chmod(at(name), 0o6755))
+	}
 }
 
 func (w *world) mtimeOf(path string) time.Time {

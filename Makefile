@@ -14,11 +14,14 @@ STATIC := bin/staticcheck
 # Asked when build runs: deps.sh may have brought git just before.
 LDFLAGS = -linkmode external -extldflags -static -X main.version=$$(git describe --tags --always --dirty 2>/dev/null) -X main.commit=$$(git rev-parse HEAD 2>/dev/null)
 
-.PHONY: build install uninstall deps demo test soak check bench lint fuzz clean help
+.PHONY: build stagefs install uninstall deps demo test soak check bench lint fuzz clean help
 
 build: ## build bin/stage
 	packaging/deps.sh build
 	$(GO) build -tags $(TAGS) -ldflags "$(LDFLAGS)" -o bin/stage ./cmd/stage
+
+stagefs: ## build bin/stagefs, which mounts an overlay for test suites as mount(8) asks for it
+	$(GO) build -tags $(TAGS) -o bin/stagefs ./test/stagefs
 
 install: build ## install bin/stage below PREFIX (/usr/local)
 	install -D -m 0755 bin/stage $(DESTDIR)$(PREFIX)/bin/stage

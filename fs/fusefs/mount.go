@@ -127,7 +127,7 @@ func (m *mount) Readlink(_ <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.Stat
 
 func (m *mount) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
 	var e overlay.Entry
-	return m.entry(m.fs.Mknod(caller(&in.InHeader), id(in.NodeId), name, in.Mode, &e), &e, out)
+	return m.entry(m.fs.Mknod(caller(&in.InHeader), id(in.NodeId), name, in.Mode, in.Rdev, &e), &e, out)
 }
 
 func (m *mount) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {

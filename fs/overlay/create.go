@@ -42,17 +42,22 @@ func (f *FS) reuse(e *Entry, flags uint32) error {
 	return nil
 }
 
-// Mknod makes a regular file, FIFO or socket. Device nodes are EPERM: the Job has no CAP_MKNOD.
-func (f *FS) Mknod(c Caller, parent uint64, name string, mode uint32, e *Entry) error {
+// Mknod makes a regular file, FIFO or socket, and a device node where the Config allows it.
+func (f *FS) Mknod(c Caller, parent uint64, name string, mode, rdev uint32, e *Entry) error {
 	switch mode & unix.S_IFMT {
 	case 0, unix.S_IFREG:
 		return f.Create(c, parent, name, unix.O_EXCL, mode, e)
 	case unix.S_IFIFO, unix.S_IFSOCK:
+		rdev = 0
+	case unix.S_IFCHR, unix.S_IFBLK:
+		if !f.cfg.Devices {
+			return unix.EPERM
+		}
 	default:
 		return unix.EPERM
 	}
 	return f.make(c, parent, name, mode, e, func(up int, mode uint32) error {
-		return unix.Mknodat(up, name, mode, 0)
+		return unix.Mknodat(up, name, mode, int(rdev))
 	})
 }
 

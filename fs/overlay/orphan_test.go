@@ -33,7 +33,7 @@ func (j *job) makeKinds() {
 	root := uint64(RootID)
 	var e Entry
 	j.must(j.fs.Symlink(Caller{}, root, "uplink", "file", &e))
-	j.must(j.fs.Mknod(Caller{}, root, "upfifo", unix.S_IFIFO|0o640, &e))
+	j.must(j.fs.Mknod(Caller{}, root, "upfifo", unix.S_IFIFO|0o640, 0, &e))
 }
 
 // TestEachKindOutlivesItsName takes the last name from a node in use and looks whether it is what it

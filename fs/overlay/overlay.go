@@ -44,8 +44,12 @@ type Config struct {
 	Orphans hostfs.Dir
 	LogFile journal.File // the change log, new (empty) or existing; Close closes it
 	IDs     IDs
-	Rules   Rules       // nil takes nothing away
-	OnEvent func(Event) // called without locks; may be nil
+	Rules   Rules // nil takes nothing away
+	// Devices allows device nodes: not for a Job, which has no CAP_MKNOD.
+	Devices bool
+	// FixedDirs forbids to rename a directory that a lower one shows: EXDEV.
+	FixedDirs bool
+	OnEvent   func(Event) // called without locks; may be nil
 }
 
 // EventKind says what an Event reports.

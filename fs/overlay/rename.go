@@ -141,6 +141,9 @@ func (f *FS) checkMove(m *move, noReplace bool) (done bool, err error) {
 	if err := f.mayMoveBoth(m); err != nil {
 		return false, err
 	}
+	if f.cfg.FixedDirs && (showsLower(m.src) || m.exchange && showsLower(m.dst)) {
+		return false, unix.EXDEV
+	}
 	for p := m.to; p != nil; p = p.parent {
 		if p == m.src {
 			return false, unix.EINVAL
@@ -157,6 +160,8 @@ func (f *FS) checkMove(m *move, noReplace bool) (done bool, err error) {
 	}
 	return false, f.mayDelete(m.to, &victim{n: m.dst, st: m.dstSt})
 }
+
+func showsLower(n *node) bool { return n.isDir() && n.dir.lower != nil }
 
 func (f *FS) mayMoveBoth(m *move) error {
 	if err := f.mayMove(m.from, m.fromName, m.src.isDir()); err != nil {

@@ -32,7 +32,7 @@ func TestRandomOperations(t *testing.T) {
 			t.Setenv(seedEnv, strconv.FormatInt(time.Now().UnixNano(), 10))
 		}
 		t.Logf("%s=%s", seedEnv, os.Getenv(seedEnv))
-		onTransports(t, u, "model", "reopened")
+		runSuite(t, u, "model", "reopened")
 	})
 }
 

@@ -269,7 +269,7 @@ func (j *Job) Mkfifo(path string) {
 	j.t.Helper()
 	parent, name := j.parent(path)
 	var e overlay.Entry
-	j.must(j.fs.Mknod(j.caller(), parent, name, unix.S_IFIFO|0o644, &e))
+	j.must(j.fs.Mknod(j.caller(), parent, name, unix.S_IFIFO|0o644, 0, &e))
 }
 
 // RemoveAll removes path and everything below, as rm -r does. list tells what is there.

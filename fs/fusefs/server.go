@@ -42,7 +42,7 @@ const maxExtra = 16
 // Offsets in fuse_in_header and fuse_out_header (linux/fuse.h).
 const (
 	inOpcode, inUnique, inNode = 4, 8, 16
-	outHeader                  = 16
+	inHeader, outHeader        = 40, 16
 )
 
 // rootAlias stands for the root's node number, 1, between loop and mount. go-fuse takes requests
@@ -51,17 +51,19 @@ const rootAlias = 1<<63 | overlay.RootID
 
 // Options are the settings of one served mount.
 type Options struct {
-	Name string // name of the root, for errors
+	Name      string // name of the root, for errors
+	Transport Transport
 }
 
 // Server serves one mount.
 type Server struct {
-	name    string
-	fd      int
-	dev     *os.File
-	fs      *overlay.FS
-	proto   *fuse.ProtocolServer
-	readers int
+	name      string
+	fd        int
+	dev       *os.File
+	fs        *overlay.FS
+	proto     *fuse.ProtocolServer
+	transport Transport // asked for
+	readers   int
 
 	received messages
 
@@ -77,6 +79,8 @@ type Server struct {
 	mu       sync.Mutex
 	protocol string           // guarded by mu, like all below
 	threads  map[int]struct{} // of the loops
+	uring    *uring           // nil without io_uring
+	why      error            // why without
 	err      error            // the first of the connection
 }
 
@@ -93,9 +97,11 @@ func Serve(dev *os.File, fs *overlay.FS, o Options) (*Server, error) {
 	if dev == nil || fs == nil {
 		return nil, errors.New("serve overlay: no device or no overlay")
 	}
-	s := &Server{name: o.Name, dev: dev, fs: fs, readers: max(runtime.GOMAXPROCS(0), 2), threads: map[int]struct{}{}, stop: make(chan struct{})}
+	s := &Server{
+		name: o.Name, dev: dev, fs: fs, transport: o.Transport,
+		readers: max(runtime.GOMAXPROCS(0), 2), threads: map[int]struct{}{}, stop: make(chan struct{}),
+	}
 	s.fd = int(dev.Fd()) // Fd makes it blocking, which the loops rely on
-	s.proto = fuse.NewProtocolServer(&mount{RawFileSystem: fuse.NewDefaultRawFileSystem(), fs: fs}, mountSettings())
 	s.start(s.first)
 	s.notifier.Go(s.notifyStale)
 	return s, nil
@@ -104,8 +110,8 @@ func Serve(dev *os.File, fs *overlay.FS, o Options) (*Server, error) {
 // mountSettings returns what is negotiated with the kernel. ATOMIC_O_TRUNC must never be: without
 // OPEN nobody would be told to truncate. PASSTHROUGH needs opens, and raises the stacking depth.
 // POSIX_ACL would cost a GETXATTR per inode.
-func mountSettings() *fuse.MountOptions {
-	return &fuse.MountOptions{
+func mountSettings(uring bool) *fuse.MountOptions {
+	o := &fuse.MountOptions{
 		Name:                     "stage",
 		MaxWrite:                 maxIO,
 		MaxBackground:            64,
@@ -115,6 +121,10 @@ func mountSettings() *fuse.MountOptions {
 		ExtraCapabilities:        fuse.CAP_NO_OPENDIR_SUPPORT | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_ASYNC_DIO,
 		Logger:                   log.New(io.Discard, "", 0),
 	}
+	if uring {
+		o.ExtraCapabilities |= fuse.CAP_OVER_IO_URING
+	}
+	return o
 }
 
 func (s *Server) start(loop func()) {
@@ -141,22 +151,47 @@ func (s *Server) enter() (leave func()) {
 	}
 }
 
-// first answers INIT alone, then starts the other loops: what INIT negotiates is read by all.
+// first answers INIT alone, then starts what else serves: what INIT negotiates is read by all.
 func (s *Server) first() {
 	b := newBuffers()
 	n, ok := s.read(b)
 	if !ok {
 		return
 	}
-	reply := s.handle(b, n)
-	s.note(b.out[:reply])
-	if !s.write(b.out[:reply]) {
+	u, why := s.openUring(b.in[:n])
+	if u == nil && s.transport == Uring {
+		s.fail(fmt.Errorf("io_uring: %w", why))
 		return
 	}
-	for range s.readers - 1 {
+	s.proto = fuse.NewProtocolServer(&mount{RawFileSystem: fuse.NewDefaultRawFileSystem(), fs: s.fs}, mountSettings(u != nil))
+	reply := s.handle([][]byte{b.in[:n]}, [][]byte{b.out})
+	s.note(b.out[:reply], u, why)
+	if !s.write(b.out[:reply]) {
+		if u != nil {
+			u.decide(false)
+		}
+		return
+	}
+	readers := s.readers
+	if u != nil && s.register(u) {
+		readers = 1
+	}
+	for range readers - 1 {
 		s.start(s.serve)
 	}
 	s.serveWith(b, false)
+}
+
+// register switches the kernel over to io_uring and reports whether it is used. What then still comes
+// over /dev/fuse, FORGET and INTERRUPT, one loop reads.
+func (s *Server) register(u *uring) bool {
+	err := u.register()
+	if err != nil {
+		s.mu.Lock()
+		s.why = err
+		s.mu.Unlock()
+	}
+	return err == nil
 }
 
 func (s *Server) serve() { s.serveWith(newBuffers(), false) }
@@ -175,7 +210,7 @@ func (s *Server) serveWith(b *buffers, extra bool) {
 		if s.idle.Load() == 0 && slow(binary.NativeEndian.Uint32(b.in[inOpcode:])) && s.loops.Load() < int32(s.readers+maxExtra) {
 			s.start(s.serveExtra)
 		}
-		if reply := s.handle(b, n); reply > 0 && !s.write(b.out[:reply]) {
+		if reply := s.handle([][]byte{b.in[:n]}, [][]byte{b.out}); reply > 0 && !s.write(b.out[:reply]) {
 			return
 		}
 		if extra && s.idle.Load() > 0 {
@@ -216,21 +251,27 @@ func (s *Server) read(b *buffers) (int, bool) {
 	}
 }
 
-// handle handles the request in b.in[:n] and returns the size of the reply in b.out, 0 for none.
-func (s *Server) handle(b *buffers, n int) int {
-	s.received.count(binary.NativeEndian.Uint32(b.in[inOpcode:]))
-	if binary.NativeEndian.Uint64(b.in[inNode:]) == overlay.RootID {
-		binary.NativeEndian.PutUint64(b.in[inNode:], rootAlias)
+// handle handles the request in in and returns the size of the reply in out, 0 for none. The first
+// parts hold at least the headers.
+func (s *Server) handle(in, out [][]byte) int {
+	s.received.count(binary.NativeEndian.Uint32(in[0][inOpcode:]))
+	if binary.NativeEndian.Uint64(in[0][inNode:]) == overlay.RootID {
+		binary.NativeEndian.PutUint64(in[0][inNode:], rootAlias)
 	}
-	size, status := s.proto.HandleRequest([][]byte{b.in[:n]}, [][]byte{b.out})
+	size, status := s.proto.HandleRequest(in, out)
 	if status.Ok() {
 		return size
 	}
 	// The request could not be parsed.
-	binary.NativeEndian.PutUint32(b.out, outHeader)
-	binary.NativeEndian.PutUint32(b.out[4:], uint32(-int32(status)))
-	copy(b.out[8:16], b.in[inUnique:inUnique+8])
+	refuse(in[0], out[0], unix.Errno(status))
 	return outHeader
+}
+
+// refuse makes out the reply errno to the request with header in.
+func refuse(in, out []byte, errno unix.Errno) {
+	copy(out[8:16], in[inUnique:inUnique+8])
+	binary.NativeEndian.PutUint32(out, outHeader)
+	binary.NativeEndian.PutUint32(out[4:], uint32(-int32(errno)))
 }
 
 // write sends a reply. ENOENT means that nobody waits for it any more.
@@ -264,8 +305,11 @@ func (s *Server) fail(err error) {
 	}
 }
 
-// note keeps what the reply to INIT negotiated.
-func (s *Server) note(reply []byte) {
+// note keeps what the reply to INIT negotiated, and how requests are to come.
+func (s *Server) note(reply []byte, u *uring, why error) {
+	s.mu.Lock()
+	s.uring, s.why = u, why
+	s.mu.Unlock()
 	if len(reply) < outHeader+int(unsafe.Sizeof(fuse.InitOut{})) {
 		return
 	}
@@ -303,7 +347,13 @@ func describe(out *fuse.InitOut) string {
 func (s *Server) Protocol() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.protocol
+	switch {
+	case s.protocol == "":
+		return ""
+	case s.why == nil:
+		return s.protocol + "; " + s.uring.String()
+	}
+	return fmt.Sprintf("%s; read loop, no io_uring: %v", s.protocol, s.why)
 }
 
 // Wait returns when the mount is gone, or when Close has ended serving.
@@ -321,11 +371,26 @@ func (s *Server) Close() error {
 	if err := s.wake(); err != nil {
 		return err
 	}
-	s.wg.Wait()
-	err := s.dev.Close()
+	s.wg.Wait() // with the first loop, whoever could set s.uring is gone
+	err := errors.Join(s.endUring(), s.dev.Close())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Join(s.err, err)
+}
+
+// endUring ends what serves over io_uring.
+func (s *Server) endUring() error {
+	s.mu.Lock()
+	u := s.uring
+	s.mu.Unlock()
+	if u == nil {
+		return nil
+	}
+	if err := u.end(); err != nil {
+		return err
+	}
+	u.wg.Wait()
+	return u.free()
 }
 
 // wake makes loops that wait for a request return. Closing the device would not: a read(2) under way

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,13 +27,40 @@ type mounted struct {
 	dir string
 	fs  *overlay.FS
 	srv *Server
+	log *gate
+}
+
+// gate is a change log whose syncs can be made to wait.
+type gate struct {
+	*os.File
+	mu sync.Mutex
+}
+
+func (g *gate) block() { g.mu.Lock() }
+func (g *gate) free()  { g.mu.Unlock() }
+
+func (g *gate) Sync() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.File.Sync()
 }
 
 func (m *mounted) mnt() string { return filepath.Join(m.dir, "mnt") }
 
-func mountOverlay(t *testing.T) *mounted {
+// onTransports runs a behaviour over each transport.
+func onTransports(t *testing.T, f func(t *testing.T, m *mounted)) {
+	t.Helper()
+	for _, tr := range []Transport{Loop, Uring} {
+		t.Run(tr.String(), func(t *testing.T) { f(t, mountOverlay(t, tr)) })
+	}
+}
+
+func mountOverlay(t *testing.T, tr Transport) *mounted {
 	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.FUSE)
+	if tr == Uring {
+		testenv.FUSEOverIOUring(t)
+	}
 	m := &mounted{t: t, dir: testenv.User{}.TempDir(t)}
 	for _, d := range []string{"lower", "upper", "orphans", "mnt"} {
 		m.must(os.Mkdir(filepath.Join(m.dir, d), 0o755))
@@ -44,7 +72,7 @@ func mountOverlay(t *testing.T) *mounted {
 	opts := "fd=" + strconv.Itoa(fd) + "," + MountOptions(0, 0)
 	m.must(unix.Mount("stage", m.mnt(), "fuse.stage", unix.MS_NOSUID|unix.MS_NODEV, opts))
 	t.Cleanup(func() { unix.Unmount(m.mnt(), unix.MNT_FORCE|unix.MNT_DETACH) })
-	m.srv, err = Serve(os.NewFile(uintptr(fd), "/dev/fuse"), m.fs, Options{Name: "test"})
+	m.srv, err = Serve(os.NewFile(uintptr(fd), "/dev/fuse"), m.fs, Options{Name: "test", Transport: tr})
 	m.must(err)
 	return m
 }
@@ -59,7 +87,8 @@ func (m *mounted) openOverlay() {
 	m.must(err)
 	log, err := os.OpenFile(filepath.Join(m.dir, "log"), os.O_RDWR|os.O_CREATE, 0o600)
 	m.must(err)
-	m.fs, err = overlay.Open(overlay.Config{Lower: lower, Upper: upper, Orphans: orphans, LogFile: log})
+	m.log = &gate{File: log}
+	m.fs, err = overlay.Open(overlay.Config{Lower: lower, Upper: upper, Orphans: orphans, LogFile: m.log})
 	m.must(err)
 	m.t.Cleanup(func() {
 		if err := errors.Join(m.fs.Close(), orphans.Close(), upper.Close(), lower.Close()); err != nil {
@@ -98,78 +127,94 @@ func (m *mounted) sh(script string) (string, error) {
 }
 
 func TestNegotiation(t *testing.T) {
-	m := mountOverlay(t)
-	if out, err := m.sh("cat mnt/f"); out != "content" || err != nil {
-		t.Fatalf("cat: got %q, %v", out, err)
-	}
-	p := m.srv.Protocol()
-	for _, want := range []string{"fuse 7.", "no_open", "no_opendir", "explicit_inval_data", "readdirplus", "handle_killpriv_v2", "max_write 1048576"} {
-		if !strings.Contains(p, want) {
-			t.Errorf("protocol %q lacks %s", p, want)
+	onTransports(t, func(t *testing.T, m *mounted) {
+		if out, err := m.sh("cat mnt/f"); out != "content" || err != nil {
+			t.Fatalf("cat: got %q, %v", out, err)
 		}
-	}
-	for _, never := range []string{"atomic_o_trunc", "writeback_cache", "posix_locks", "flock_locks"} {
-		if strings.Contains(p, never) {
-			t.Errorf("protocol %q has %s", p, never)
+		p := m.srv.Protocol()
+		for _, want := range []string{"fuse 7.", "no_open", "no_opendir", "explicit_inval_data", "readdirplus", "handle_killpriv_v2", "max_write 1048576"} {
+			if !strings.Contains(p, want) {
+				t.Errorf("protocol %q lacks %s", p, want)
+			}
 		}
-	}
-	m.must(unix.Unmount(m.mnt(), 0))
-	m.must(m.close())
+		for _, never := range []string{"atomic_o_trunc", "writeback_cache", "posix_locks", "flock_locks"} {
+			if strings.Contains(p, never) {
+				t.Errorf("protocol %q has %s", p, never)
+			}
+		}
+		m.must(unix.Unmount(m.mnt(), 0))
+		m.must(m.close())
+	})
 }
 
 func TestCloseAbortsALiveMount(t *testing.T) {
-	m := mountOverlay(t)
-	if out, err := m.sh("cat mnt/f"); err != nil {
-		t.Fatalf("cat: %q, %v", out, err)
-	}
-	m.must(m.close())
-	if out, err := m.sh("cat mnt/other"); err == nil || !strings.Contains(strings.ToLower(out), unix.ENOTCONN.Error()) {
-		t.Errorf("cat after close: got %q, %v, want ENOTCONN", out, err)
-	}
-	if err := m.srv.Close(); !errors.Is(err, fs.ErrClosed) {
-		t.Errorf("second Close: got %v, want ErrClosed", err)
-	}
+	onTransports(t, func(t *testing.T, m *mounted) {
+		if out, err := m.sh("cat mnt/f"); err != nil {
+			t.Fatalf("cat: %q, %v", out, err)
+		}
+		m.must(m.close())
+		if out, err := m.sh("cat mnt/other"); err == nil || !aborted(out) {
+			t.Errorf("cat after close: got %q, %v, want an aborted connection", out, err)
+		}
+		if err := m.srv.Close(); !errors.Is(err, fs.ErrClosed) {
+			t.Errorf("second Close: got %v, want ErrClosed", err)
+		}
+	})
+}
+
+// aborted reports whether out says that the connection is gone: ENOTCONN, or ECONNABORTED for what was
+// asked before the kernel had taken it down.
+func aborted(out string) bool {
+	out = strings.ToLower(out)
+	return strings.Contains(out, unix.ENOTCONN.Error()) || strings.Contains(out, unix.ECONNABORTED.Error())
 }
 
 func TestCloseBeforeAnybodyLooked(t *testing.T) {
-	m := mountOverlay(t)
-	m.must(m.close())
+	onTransports(t, func(t *testing.T, m *mounted) {
+		m.must(m.close())
+	})
 }
 
 func TestUnmountEndsServing(t *testing.T) {
-	m := mountOverlay(t)
-	if out, err := m.sh("echo new > mnt/g && mv mnt/g mnt/h && cat mnt/h"); out != "new\n" || err != nil {
-		t.Fatalf("got %q, %v", out, err)
-	}
-	m.must(unix.Unmount(m.mnt(), 0))
-	m.srv.wg.Wait() // without Close
-	m.must(m.close())
+	onTransports(t, func(t *testing.T, m *mounted) {
+		if out, err := m.sh("echo new > mnt/g && mv mnt/g mnt/h && cat mnt/h"); out != "new\n" || err != nil {
+			t.Fatalf("got %q, %v", out, err)
+		}
+		m.must(unix.Unmount(m.mnt(), 0))
+		m.srv.wg.Wait() // without Close
+		if u := m.srv.uring; u != nil {
+			u.wg.Wait()
+		}
+		m.must(m.close())
+	})
 }
 
 // TestNameOfGoFuse uses the name that go-fuse answers for itself in the root.
 func TestNameOfGoFuse(t *testing.T) {
-	m := mountOverlay(t)
-	script := "n=mnt/.go-fuse-epoll-hack; test ! -e $n && echo mine > $n && cat $n && rm $n && test ! -e $n"
-	if out, err := m.sh(script); out != "mine\n" || err != nil {
-		t.Errorf("got %q, %v", out, err)
-	}
-	m.must(unix.Unmount(m.mnt(), 0))
-	m.must(m.close())
+	onTransports(t, func(t *testing.T, m *mounted) {
+		script := "n=mnt/.go-fuse-epoll-hack; test ! -e $n && echo mine > $n && cat $n && rm $n && test ! -e $n"
+		if out, err := m.sh(script); out != "mine\n" || err != nil {
+			t.Errorf("got %q, %v", out, err)
+		}
+		m.must(unix.Unmount(m.mnt(), 0))
+		m.must(m.close())
+	})
 }
 
 func TestSlowOperationsLeaveALoopFree(t *testing.T) {
-	m := mountOverlay(t)
-	var script strings.Builder
-	for i := range 30 {
-		fmt.Fprintf(&script, "(echo %d > mnt/n%d; sync mnt/n%d; cat mnt/f > /dev/null) & ", i, i, i)
-	}
-	script.WriteString("wait; ls mnt | wc -l")
-	out, err := m.sh(script.String())
-	if strings.TrimSpace(out) != "31" || err != nil {
-		t.Errorf("got %q, %v", out, err)
-	}
-	m.must(unix.Unmount(m.mnt(), 0))
-	m.must(m.close())
+	onTransports(t, func(t *testing.T, m *mounted) {
+		var script strings.Builder
+		for i := range 30 {
+			fmt.Fprintf(&script, "(echo %d > mnt/n%d; sync mnt/n%d; cat mnt/f > /dev/null) & ", i, i, i)
+		}
+		script.WriteString("wait; ls mnt | wc -l")
+		out, err := m.sh(script.String())
+		if strings.TrimSpace(out) != "31" || err != nil {
+			t.Errorf("got %q, %v", out, err)
+		}
+		m.must(unix.Unmount(m.mnt(), 0))
+		m.must(m.close())
+	})
 }
 
 func TestStatus(t *testing.T) {

@@ -26,7 +26,7 @@ type testCase struct {
 
 // TestCases runs every case on a plain directory and on the mount, and compares.
 func TestCases(t *testing.T) {
-	testenv.Users(t, func(t *testing.T, u testenv.User) { runSuite(t, u, "cases") })
+	testenv.Users(t, func(t *testing.T, u testenv.User) { onTransports(t, u, "cases") })
 }
 
 func insideCases(t *testing.T, dir string) {

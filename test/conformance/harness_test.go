@@ -43,6 +43,8 @@ const (
 	suiteEnv = "STAGE_CONFORMANCE_SUITE"
 	seedEnv  = "STAGE_CONFORMANCE_SEED"
 	soakEnv  = "STAGE_SOAK"
+
+	transportEnv = "STAGE_CONFORMANCE_TRANSPORT"
 )
 
 // patience is how long one suite may take before its server is killed.
@@ -66,11 +68,25 @@ func self(ctx context.Context, u testenv.User, role, dir, suite string) *exec.Cm
 	c := u.Command("/proc/self/exe")
 	withCtx := exec.CommandContext(ctx, c.Path)
 	withCtx.Env = append(c.Env, roleEnv+"="+role, dirEnv+"="+dir, suiteEnv+"="+suite)
-	for _, name := range []string{seedEnv, soakEnv} {
+	for _, name := range []string{seedEnv, soakEnv, transportEnv} {
 		withCtx.Env = append(withCtx.Env, name+"="+os.Getenv(name))
 	}
 	withCtx.SysProcAttr = c.SysProcAttr
 	return withCtx
+}
+
+// onTransports runs suites as u over each transport.
+func onTransports(t *testing.T, u testenv.User, suites ...string) {
+	t.Helper()
+	for _, tr := range []fusefs.Transport{fusefs.Loop, fusefs.Uring} {
+		t.Run(tr.String(), func(t *testing.T) {
+			if tr == fusefs.Uring {
+				testenv.FUSEOverIOUring(t)
+			}
+			t.Setenv(transportEnv, tr.String())
+			runSuite(t, u, suites...)
+		})
+	}
 }
 
 // runSuite makes the fixtures, runs suites as u, each inside a mount of its own over the same lower
@@ -167,7 +183,11 @@ func serve(dir string) error {
 	if err != nil {
 		return errors.Join(err, child.Wait())
 	}
-	srv, err := fusefs.Serve(dev, ov, fusefs.Options{Name: "conformance"})
+	transport, err := fusefs.ParseTransport(os.Getenv(transportEnv))
+	if err != nil {
+		return err
+	}
+	srv, err := fusefs.Serve(dev, ov, fusefs.Options{Name: "conformance", Transport: transport})
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func TestRandomOperations(t *testing.T) {
 			t.Setenv(seedEnv, strconv.FormatInt(time.Now().UnixNano(), 10))
 		}
 		t.Logf("%s=%s", seedEnv, os.Getenv(seedEnv))
-		runSuite(t, u, "model", "reopened")
+		onTransports(t, u, "model", "reopened")
 	})
 }
 

@@ -81,7 +81,7 @@ func files(args []string) error {
 	if !slices.Contains(c.targets, native) {
 		c.targets = append([]string{native}, c.targets...)
 	}
-	if err := errors.Join(c.fix.make(), c.fix.warm()); err != nil {
+	if err := errors.Join(c.fix.make(), c.fix.spread(), c.fix.warm()); err != nil {
 		return err
 	}
 	if err := c.run(); err != nil {

@@ -81,13 +81,15 @@ func digestOf(fd int, size int64) (tree.Digest, error) {
 	return tree.SumDigest(sum), nil
 }
 
-// learn reads the lower file that shows at name in p and is about to go, so that its base can hold
-// its digest; with keep its content is kept. It returns an absent node where there is nothing to
-// learn: no lower file, one the caller may not read, or one that changes just now.
+// learn reads the lower file that shows at name in p and is about to be replaced, so that its base can
+// hold its digest, and keeps its content. It returns an absent node where there is nothing to learn: no
+// lower file, one the caller may not read, or one that changes just now.
+//
+// What is deleted is not read: apply knows it by its identity, and removing a tree must not read it.
 //
 // Preconditions:
 //   - FS.mu is not held: reading may take long.
-func (f *FS) learn(p *node, name string, keep bool) (tree.Node, error) {
+func (f *FS) learn(p *node, name string) (tree.Node, error) {
 	fd, err := f.openGoing(p, name)
 	if fd < 0 || err != nil {
 		return tree.Node{}, err
@@ -98,7 +100,7 @@ func (f *FS) learn(p *node, name string, keep bool) (tree.Node, error) {
 		return tree.Node{}, err
 	}
 	n := nodeOf(&st, owner{st.Mode, st.Uid, st.Gid})
-	if n.Digest, err = f.keepContent(fd, st.Size, "", keep); err != nil {
+	if n.Digest, err = f.keepContent(fd, st.Size, "", true); err != nil {
 		return tree.Node{}, err
 	}
 	if err := unix.Fstat(fd, &after); err != nil {

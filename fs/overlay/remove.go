@@ -2,8 +2,6 @@ package overlay
 
 import (
 	"golang.org/x/sys/unix"
-
-	"stage/fs/tree"
 )
 
 // Unlink removes a name that is not a directory's.
@@ -20,19 +18,12 @@ func (f *FS) remove(parent uint64, name string, isDir bool) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	var was tree.Node
-	if !isDir {
-		if was, err = f.learn(p, name, false); err != nil {
-			return err
-		}
-	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	v, err := f.victim(p, name)
 	if err != nil {
 		return err
 	}
-	v.was = was
 	defer f.letGo(v.n)
 	switch {
 	case v.n.isDir() && !isDir:
@@ -57,7 +48,6 @@ type victim struct {
 	st      unix.Stat_t // of the object
 	inUpper bool        // the name is in the upper directory
 	white   bool        // a lower entry shows, or would show if the upper one went
-	was     tree.Node   // what is known of the lower file
 	orphan  uint64      // what the object is called from now on, where it is still in use
 }
 
@@ -167,7 +157,6 @@ func (f *FS) goneRecords(v *victim) ([]Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	addDigest(b, v.was)
 	if b != nil {
 		recs = append(recs, *b)
 	}

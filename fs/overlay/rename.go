@@ -63,7 +63,7 @@ func (f *FS) tryRename(m *move, noReplace bool) (bool, error) {
 			return false, err
 		}
 		defer f.Forget(dst.id, 1)
-	} else if m.replaced, err = f.learn(m.to, m.toName, true); err != nil {
+	} else if m.replaced, err = f.learn(m.to, m.toName); err != nil {
 		return false, err
 	}
 	f.mu.Lock()

@@ -139,7 +139,7 @@ func (f *FS) now() (tree.Time, error) {
 // utimes sets the times of name in fd, or of fd itself when name is empty.
 func utimes(fd int, name string, atime, mtime unix.Timespec) error {
 	if name == "" {
-		return unix.UtimesNanoAt(unix.AT_FDCWD, procFD(fd), []unix.Timespec{atime, mtime}, 0)
+		return unix.UtimesNanoAt(fd, "", []unix.Timespec{atime, mtime}, unix.AT_EMPTY_PATH)
 	}
 	return unix.UtimesNanoAt(fd, name, []unix.Timespec{atime, mtime}, noFollow)
 }

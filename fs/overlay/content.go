@@ -3,6 +3,7 @@ package overlay
 import (
 	"hash"
 	"io"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -16,14 +17,86 @@ const (
 	maxHoleDigest = 1 << 30
 )
 
+// smallSize is up to where content is read once, into memory.
+const smallSize = 128 << 10
+
+// smallBuffers are for content that is small.
+type smallBuffers struct{ sync.Pool }
+
+func (p *smallBuffers) get() *[smallSize]byte {
+	if b, ok := p.Get().(*[smallSize]byte); ok {
+		return b
+	}
+	return new([smallSize]byte)
+}
+
+// isSmall reports whether the content of a file with state st is copied in one piece: it is short, has
+// no holes, and the upper's file system has no reflinks.
+func (f *FS) isSmall(st *unix.Stat_t) bool {
+	return f.noClone.Load() && st.Size <= smallSize && st.Blocks*512 >= st.Size
+}
+
+// copySmall is copyAll for what isSmall: content that is read once, for the copy, its digest and the
+// preimage. What is not all there any more the caller finds to have changed.
+func (f *FS) copySmall(c *copied, src int, why reason) error {
+	buf := f.small.get()
+	defer f.small.Put(buf)
+	text, err := readAll(src, buf[:c.st.Size])
+	if err != nil {
+		return err
+	}
+	c.node.Digest = tree.DigestBytes(text)
+	if why != toTruncate {
+		if err := pwriteAll(c.fd, text, 0); err != nil {
+			return err
+		}
+	}
+	if why == toMove || f.cfg.Preimages == nil {
+		return nil
+	}
+	return f.keepBytes(c.node.Digest, text)
+}
+
+// readAll fills buf from the start of fd and returns what there was.
+func readAll(fd int, buf []byte) ([]byte, error) {
+	for at := 0; at < len(buf); {
+		n, err := unix.Pread(fd, buf[at:], int64(at))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
+			return buf[:at], nil
+		}
+		at += n
+	}
+	return buf, nil
+}
+
+// clone makes dst a reflink of src where the file systems can. Real trouble shows again when the content
+// is copied.
+func (f *FS) clone(dst, src int) bool {
+	if f.noClone.Load() {
+		return false
+	}
+	switch unix.IoctlFileClone(dst, src) {
+	case nil:
+		return true
+	case unix.EOPNOTSUPP, unix.EXDEV, unix.ENOTTY, unix.ENOSYS:
+		f.noClone.Store(true)
+	}
+	return false
+}
+
 // copyContent makes the content of dst that of src, which is size bytes long: a reflink where the
 // file systems can, else the data extents alone, so that holes stay holes. It returns the digest
 // of the content, "" if it was not read.
-func copyContent(dst, src int, size int64) (tree.Digest, error) {
-	if err := unix.IoctlFileClone(dst, src); err == nil {
+func (f *FS) copyContent(dst, src int, size int64) (tree.Digest, error) {
+	if f.clone(dst, src) {
 		return "", nil
 	}
-	// Without reflinks, or between file systems; real trouble shows again below.
 	sum := tree.NewHash()
 	whole := true
 	buf := make([]byte, min(copyChunk, max(size, 1)))

@@ -158,16 +158,13 @@ func (f *FS) copyOnce(src int, why reason) (*copied, error) {
 	if c.node.Xattrs, err = readXattrs(xattrAt(src, "")); err != nil {
 		return nil, err
 	}
-	if c.fd, err = f.tmpfile(); err != nil {
+	if c.fd, err = f.tmpfile(c.st.Mode); err != nil {
 		return nil, err
 	}
-	from := src
-	if why != toTruncate {
-		from = c.fd
-		c.node.Digest, err = copyContent(c.fd, src, c.st.Size)
-	}
-	if err == nil {
-		c.node.Digest, err = f.keepContent(from, c.st.Size, c.node.Digest, why != toMove)
+	if f.isSmall(&c.st) {
+		err = f.copySmall(c, src, why)
+	} else {
+		err = f.copyAll(c, src, why)
 	}
 	if err == nil {
 		err = f.giveAttrs(c.fd, &c.st, c.node.Xattrs)
@@ -178,9 +175,22 @@ func (f *FS) copyOnce(src int, why reason) (*copied, error) {
 	return c, nil
 }
 
-// tmpfile makes an unnamed file in the upper.
-func (f *FS) tmpfile() (int, error) {
-	return f.fds.openat(f.cfg.Upper.Fd(), ".", unix.O_TMPFILE|unix.O_RDWR, 0o600)
+// copyAll makes the content of c that of src, unless it is to go, and keeps it if it is to change.
+func (f *FS) copyAll(c *copied, src int, why reason) (err error) {
+	from := src
+	if why != toTruncate {
+		from = c.fd
+		if c.node.Digest, err = f.copyContent(c.fd, src, c.st.Size); err != nil {
+			return err
+		}
+	}
+	c.node.Digest, err = f.keepContent(from, c.st.Size, c.node.Digest, why != toMove)
+	return err
+}
+
+// tmpfile makes an unnamed file in the upper. Nobody but the server reaches it there.
+func (f *FS) tmpfile(mode uint32) (int, error) {
+	return f.fds.openat(f.cfg.Upper.Fd(), ".", unix.O_TMPFILE|unix.O_RDWR, mode&0o777|0o600)
 }
 
 // giveAttrs gives an upper file or directory the owner, xattrs, mode and times of a lower one.
@@ -344,16 +354,18 @@ func (f *FS) makeUpperDir(n *node, lower *unix.Stat_t, xattrs tree.Xattrs) error
 		if err != nil {
 			return err
 		}
-		defer closeFD(fd)
 		var st unix.Stat_t
-		if err := unix.Fstat(fd, &st); err != nil {
-			return err
+		err = unix.Fstat(fd, &st)
+		if err == nil {
+			err = f.giveAttrs(fd, lower, xattrs)
 		}
-		if err := f.giveAttrs(fd, lower, xattrs); err != nil {
+		if err != nil {
+			closeFD(fd)
 			return err
 		}
 		n.parent.dir.addName(n.name)
 		f.raise(n, &st)
+		f.fds.replace(&n.dir.slot, fd)
 		return nil
 	})
 	if err != nil {

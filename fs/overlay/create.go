@@ -9,12 +9,8 @@ import (
 // Create makes a regular file and opens nothing: opens cost no message. flags are those of open(2);
 // without O_EXCL a file the kernel did not know of is taken as it is, or truncated with O_TRUNC.
 func (f *FS) Create(c Caller, parent uint64, name string, flags, mode uint32, e *Entry) error {
-	err := f.make(c, parent, name, unix.S_IFREG|mode&0o7777, e, func(up int, mode uint32) error {
-		fd, err := f.fds.openat(up, name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR, mode)
-		if err == nil {
-			closeFD(fd)
-		}
-		return err
+	err := f.make(c, parent, name, unix.S_IFREG|mode&0o7777, e, func(up int, mode uint32) (int, error) {
+		return f.fds.openat(up, name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR, mode)
 	})
 	if err != unix.EEXIST || flags&unix.O_EXCL != 0 {
 		return err
@@ -56,27 +52,28 @@ func (f *FS) Mknod(c Caller, parent uint64, name string, mode, rdev uint32, e *E
 	default:
 		return unix.EPERM
 	}
-	return f.make(c, parent, name, mode, e, func(up int, mode uint32) error {
-		return unix.Mknodat(up, name, mode, int(rdev))
+	return f.make(c, parent, name, mode, e, func(up int, mode uint32) (int, error) {
+		return -1, unix.Mknodat(up, name, mode, int(rdev))
 	})
 }
 
 // Mkdir makes a directory.
 func (f *FS) Mkdir(c Caller, parent uint64, name string, mode uint32, e *Entry) error {
-	return f.make(c, parent, name, unix.S_IFDIR|mode&0o7777, e, func(up int, mode uint32) error {
-		return unix.Mkdirat(up, name, mode&0o7777)
+	return f.make(c, parent, name, unix.S_IFDIR|mode&0o7777, e, func(up int, mode uint32) (int, error) {
+		return -1, unix.Mkdirat(up, name, mode&0o7777)
 	})
 }
 
 // Symlink makes a symbolic link; target is kept as it is.
 func (f *FS) Symlink(c Caller, parent uint64, name, target string, e *Entry) error {
-	return f.make(c, parent, name, unix.S_IFLNK|0o777, e, func(up int, _ uint32) error {
-		return unix.Symlinkat(target, up, name)
+	return f.make(c, parent, name, unix.S_IFLNK|0o777, e, func(up int, _ uint32) (int, error) {
+		return -1, unix.Symlinkat(target, up, name)
 	})
 }
 
-// make adds a new object called name to parent: act makes it in the upper directory up.
-func (f *FS) make(c Caller, parent uint64, name string, mode uint32, e *Entry, act func(up int, mode uint32) error) error {
+// make adds a new object called name to parent: act makes it in the upper directory up, and may return
+// a descriptor for its content.
+func (f *FS) make(c Caller, parent uint64, name string, mode uint32, e *Entry, act func(up int, mode uint32) (fd int, err error)) error {
 	p, err := f.dirNode(parent)
 	if err != nil {
 		return err
@@ -103,15 +100,22 @@ func (f *FS) make(c Caller, parent uint64, name string, mode uint32, e *Entry, a
 	if err != nil {
 		return err
 	}
-	if err := act(up.fd, f.serverMode(o.mode)); err != nil {
+	fd, err := act(up.fd, f.serverMode(o.mode))
+	if err != nil {
 		return err
 	}
 	p.dir.addName(name)
 	var st unix.Stat_t
 	if err := f.own(place{up, name}, o, &st); err != nil {
+		if fd >= 0 {
+			closeFD(fd)
+		}
 		return err
 	}
 	n := f.adopt(p, name, true, &st, true)
+	if fd >= 0 { // the first write is next
+		f.fds.replace(&n.slot, fd)
+	}
 	if isDir {
 		n.dir.explicit = p.dir.lower != nil
 	}

@@ -105,6 +105,9 @@ type FS struct {
 	lowerDev, upperDev            uint64
 	scratch                       int // O_TMPFILE of the upper, touched to learn the file system's time
 
+	noClone atomic.Bool  // the upper's file system has no reflinks of the lower's
+	small   smallBuffers // for content that is copied in one piece
+
 	copying [64]sync.Mutex // a node's copy-up holds copying[id%64]
 
 	mu     sync.RWMutex // the tree lock; guards names, layers and all below
@@ -150,6 +153,7 @@ func (f *FS) open() error {
 	if f.scratch, err = probeUpper(f.cfg.Upper.Fd(), f.ids.Rootless); err != nil {
 		return err
 	}
+	f.clone(f.scratch, f.scratch) // finds out whether there are reflinks at all
 	if err := f.openOrphans(); err != nil {
 		return errors.Join(err, unix.Close(f.scratch))
 	}

@@ -816,7 +816,7 @@ func TestCopyUpKeepsHolesAndHashesThem(t *testing.T) {
 	if err := src.Truncate(300000); err != nil {
 		t.Fatal(err)
 	}
-	got, err := copyContent(int(dst.Fd()), int(src.Fd()), 300000)
+	got, err := new(FS).copyContent(int(dst.Fd()), int(src.Fd()), 300000)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,7 +45,7 @@ func (f *FS) keepPreimage(fd int, size int64, digest tree.Digest) (tree.Digest, 
 		return "", err
 	}
 	defer closeFD(tmp)
-	copied, err := copyContent(tmp, fd, size)
+	copied, err := f.copyContent(tmp, fd, size)
 	if err == nil && copied == "" { // reflinked
 		copied, err = digestOf(tmp, size)
 	}
@@ -57,6 +57,25 @@ func (f *FS) keepPreimage(fd int, size int64, digest tree.Digest) (tree.Digest, 
 		return "", err
 	}
 	return copied, nil
+}
+
+// keepBytes keeps text, whose digest is digest. The file is not made aside first: whoever reads it
+// checks the digest, and one that a crash cut short is written again.
+func (f *FS) keepBytes(digest tree.Digest, text []byte) error {
+	dir, name := f.cfg.Preimages.Fd(), preimageName(digest)
+	fd, err := f.fds.openat(dir, name, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
+	if err == unix.EEXIST {
+		var st unix.Stat_t
+		if err := unix.Fstatat(dir, name, &st, statFlags); err != nil || st.Size == int64(len(text)) {
+			return err
+		}
+		fd, err = f.fds.openat(dir, name, unix.O_WRONLY, 0)
+	}
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	return pwriteAll(fd, text, 0)
 }
 
 func preimageName(d tree.Digest) string { return strings.TrimPrefix(string(d), "sha256:") }
@@ -100,7 +119,14 @@ func (f *FS) learn(p *node, name string) (tree.Node, error) {
 		return tree.Node{}, err
 	}
 	n := nodeOf(&st, owner{st.Mode, st.Uid, st.Gid})
-	if n.Digest, err = f.keepContent(fd, st.Size, "", true); err != nil {
+	if f.isSmall(&st) {
+		c := &copied{st: st}
+		err = f.copySmall(c, fd, toTruncate)
+		n.Digest = c.node.Digest
+	} else {
+		n.Digest, err = f.keepContent(fd, st.Size, "", true)
+	}
+	if err != nil {
 		return tree.Node{}, err
 	}
 	if err := unix.Fstat(fd, &after); err != nil {

@@ -1,11 +1,14 @@
 package overlay
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"stage/fs/hostfs"
 	"stage/fs/tree"
@@ -87,6 +90,40 @@ func TestAlikePreimagesAreStoredOnce(t *testing.T) {
 		j.must(j.fs.Setattr(j.mustID("g"), &SetAttr{Set: SetSize}, &Attr{}))
 		if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
 			t.Errorf("got %v, %v, want one preimage", list, err)
+		}
+	})
+}
+
+func TestPreimageCutShortIsWrittenAgain(t *testing.T) {
+	asUsers(t, func(t *testing.T, j *job) {
+		name := filepath.Join(j.keepPreimages(), preimageName(digest("before")))
+		j.put("f", "before")
+		j.open()
+		j.must(os.WriteFile(name, []byte("bef"), 0o600))
+		j.write(j.mustID("f"), "job")
+		if got, err := os.ReadFile(name); err != nil || string(got) != "before" {
+			t.Errorf("preimage: got %q, %v", got, err)
+		}
+	})
+}
+
+func TestSparseAndLargeFilesAreCopiedByExtents(t *testing.T) {
+	asUsers(t, func(t *testing.T, j *job) {
+		dir := j.keepPreimages()
+		j.put("sparse", "")
+		j.must(os.Truncate(filepath.Join(j.dir, "lower", "sparse"), 1<<20))
+		large := string(bytes.Repeat([]byte("0123456789abcdef"), 2*smallSize/16))
+		j.put("large", large)
+		j.open()
+		j.write(j.mustID("sparse"), "job")
+		j.write(j.mustID("large"), "job")
+		var st unix.Stat_t
+		j.must(unix.Stat(j.up("sparse"), &st))
+		if st.Size != 1<<20 || st.Blocks*512 >= 1<<20 {
+			t.Errorf("copy of sparse file: %d bytes in %d blocks", st.Size, st.Blocks)
+		}
+		if got, err := os.ReadFile(filepath.Join(dir, preimageName(digest(large)))); err != nil || string(got) != large {
+			t.Errorf("preimage of large file: %d bytes, %v", len(got), err)
 		}
 	})
 }

@@ -223,7 +223,11 @@ func chownPlace(p place, uid, gid int) error {
 // chmodPlace changes the mode of what is not a symbolic link.
 func chmodPlace(p place, mode uint32) error {
 	if p.name == "" {
-		return unix.Fchmodat(unix.AT_FDCWD, procFD(p.d.fd), mode&0o7777, 0)
+		err := unix.Fchmod(p.d.fd, mode&0o7777)
+		if err == unix.EBADF { // O_PATH
+			err = unix.Fchmodat(unix.AT_FDCWD, procFD(p.d.fd), mode&0o7777, 0)
+		}
+		return err
 	}
 	return unix.Fchmodat(p.d.fd, p.name, mode&0o7777, 0)
 }
@@ -246,10 +250,13 @@ func (f *FS) setOwner(p place, o owner, xattrs tree.Xattrs) error {
 	if err := writeXattrs(xattrAt(p.d.fd, p.name), xattrs); err != nil {
 		return err
 	}
-	if !f.ids.Rootless || o.mode&unix.S_IFMT != unix.S_IFREG && o.mode&unix.S_IFMT != unix.S_IFDIR {
-		return chmodPlace(p, o.mode)
+	switch {
+	case f.ids.Rootless && (o.mode&unix.S_IFMT == unix.S_IFREG || o.mode&unix.S_IFMT == unix.S_IFDIR):
+		return f.setLogical(p, o)
+	case st.Mode == o.mode && st.Uid == o.uid && st.Gid == o.gid && len(xattrs) == 0:
+		return nil
 	}
-	return f.setLogical(p, o)
+	return chmodPlace(p, o.mode)
 }
 
 // chownReal changes the owner as far as the server may: root wholly, others to one of their groups.

@@ -9,49 +9,60 @@ import (
 	"stage/fs/tree"
 )
 
-// xattrPlace is where extended attributes are read and written: a path below /proc/self/fd, since
-// there are no *at calls for them before Linux 6.13.
+// xattrPlace is where extended attributes are read and written: name in dirfd, or dirfd itself when
+// name is empty. A name, and what an O_PATH descriptor is of, are reached by a path below
+// /proc/self/fd, since there are no *at calls for them before Linux 6.13; a name is not followed.
 type xattrPlace struct {
-	path string
-	at   bool // path ends in a name, which is not followed; else it names a descriptor
+	dirfd int
+	name  string
 }
 
 func procFD(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // xattrAt returns the place of name in dirfd, or of dirfd itself when name is empty.
-func xattrAt(dirfd int, name string) xattrPlace {
-	if name == "" {
-		return xattrPlace{path: procFD(dirfd)}
+func xattrAt(dirfd int, name string) xattrPlace { return xattrPlace{dirfd, name} }
+
+func (x xattrPlace) path() string {
+	if x.name == "" {
+		return procFD(x.dirfd)
 	}
-	return xattrPlace{path: procFD(dirfd) + "/" + name, at: true}
+	return procFD(x.dirfd) + "/" + x.name
 }
 
 func (x xattrPlace) get(attr string, buf []byte) (int, error) {
-	if x.at {
-		return unix.Lgetxattr(x.path, attr, buf)
+	if x.name != "" {
+		return unix.Lgetxattr(x.path(), attr, buf)
 	}
-	return unix.Getxattr(x.path, attr, buf)
+	n, err := unix.Fgetxattr(x.dirfd, attr, buf)
+	if err == unix.EBADF {
+		return unix.Getxattr(x.path(), attr, buf)
+	}
+	return n, err
 }
 
 func (x xattrPlace) list(buf []byte) (int, error) {
-	if x.at {
-		return unix.Llistxattr(x.path, buf)
+	if x.name != "" {
+		return unix.Llistxattr(x.path(), buf)
 	}
-	return unix.Listxattr(x.path, buf)
+	n, err := unix.Flistxattr(x.dirfd, buf)
+	if err == unix.EBADF {
+		return unix.Listxattr(x.path(), buf)
+	}
+	return n, err
 }
 
 func (x xattrPlace) set(attr string, value []byte, flags int) error {
-	if x.at {
-		return unix.Lsetxattr(x.path, attr, value, flags)
+	if x.name != "" {
+		return unix.Lsetxattr(x.path(), attr, value, flags)
 	}
-	return unix.Setxattr(x.path, attr, value, flags)
+	return unix.Setxattr(x.path(), attr, value, flags)
 }
 
 func (x xattrPlace) remove(attr string) error {
-	if x.at {
-		return unix.Lremovexattr(x.path, attr)
+	if x.name != "" {
+		return unix.Lremovexattr(x.path(), attr)
 	}
-	return unix.Removexattr(x.path, attr)
+	return unix.Removexattr(x.path(), attr)
 }
 
 // names returns the names of all attributes; a file system without them has none.
@@ -145,6 +156,12 @@ func (f *FS) Getxattr(id uint64, attr string, buf []byte) (int, error) {
 	}
 	f.mu.RLock()
 	defer f.mu.RUnlock()
+	if n.upper.Load() && !n.isDir() {
+		if d := f.fds.get(&n.slot); d != nil { // before the first write to a file the kernel asks for its capabilities
+			defer f.fds.put(d)
+			return xattrAt(d.fd, "").get(attr, buf)
+		}
+	}
 	p, err := f.where(n)
 	if err != nil {
 		return 0, err

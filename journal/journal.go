@@ -17,11 +17,14 @@ package journal
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"strconv"
 	"sync"
 )
 
@@ -36,6 +39,21 @@ var (
 	ErrVersion  = errors.New("journal version is newer than this stage")
 	ErrKind     = errors.New("journal is of another kind")
 )
+
+// DamageError is the ErrCorrupt of a line that is not what Append wrote. A power loss makes such lines
+// behind the last Sync; who can tell that one happened may go on with Resume.
+type DamageError struct {
+	End  int64  // where the intact part ends
+	Last uint64 // its last record
+	Err  error
+}
+
+func (e *DamageError) Error() string {
+	return fmt.Sprintf("record %d at byte %d: %v", e.Last+1, e.End, e.Err)
+}
+
+// Unwrap returns the cause, which is ErrCorrupt.
+func (e *DamageError) Unwrap() error { return e.Err }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -60,8 +78,11 @@ type Writer struct {
 	off    int64  // where the next line begins
 	n      uint64 // number of the last record
 	synced uint64 // last record known durable
-	err    error  // first write error; later calls return it, since the end of the file is unknown
-	buf    bytes.Buffer
+	mirror *Writer
+	// switched counts calls of Switch: numbers of records mean something else after each.
+	switched int
+	err      error // first write error; later calls return it, since the end of the file is unknown
+	buf      bytes.Buffer
 }
 
 // Create starts a journal of the given kind in f, which must be empty.
@@ -93,6 +114,11 @@ func Open(f File, kind string, replay func(n uint64, record json.RawMessage) err
 	if err != nil {
 		return nil, err
 	}
+	return Resume(f, end, last)
+}
+
+// Resume cuts the journal in f at end, behind record last, and returns a Writer that appends there.
+func Resume(f File, end int64, last uint64) (*Writer, error) {
 	if err := f.Truncate(end); err != nil {
 		return nil, fmt.Errorf("cut unfinished journal line: %w", err)
 	}
@@ -119,24 +145,34 @@ func read(r io.Reader, kind string, replay func(uint64, json.RawMessage) error) 
 	if err := checkHeader(text, kind); err != nil {
 		return 0, 0, err
 	}
-	end = int64(len(text))
+	return readLines(br, int64(len(text)), 0, replay)
+}
+
+// ReadTail is Read of the part of a journal that begins behind record last.
+func ReadTail(r io.Reader, last uint64, replay func(n uint64, record json.RawMessage) error) error {
+	_, _, err := readLines(bufio.NewReaderSize(r, 1<<16), 0, last, replay)
+	return err
+}
+
+// readLines reads the records behind number last; at is where in the file br is.
+func readLines(br *bufio.Reader, at int64, last uint64, replay func(uint64, json.RawMessage) error) (int64, uint64, error) {
 	for {
 		text, err := br.ReadBytes('\n')
 		if err == io.EOF {
-			return end, last, nil // without a newline: unfinished
+			return at, last, nil // without a newline: unfinished
 		}
 		if err != nil {
-			return end, last, err
+			return at, last, err
 		}
 		rec, err := parseLine(text, last+1)
 		if err != nil {
-			return end, last, fmt.Errorf("record %d at byte %d: %w", last+1, end, err)
+			return at, last, &DamageError{at, last, err}
 		}
 		if err := replay(last+1, rec); err != nil {
-			return end, last, fmt.Errorf("record %d: %w", last+1, err)
+			return at, last, fmt.Errorf("record %d: %w", last+1, err)
 		}
 		last++
-		end += int64(len(text))
+		at += int64(len(text))
 	}
 }
 
@@ -181,9 +217,15 @@ func parseLine(text []byte, n uint64) (json.RawMessage, error) {
 	return r, nil
 }
 
-func appendHead(b []byte, n uint64) []byte { return fmt.Appendf(b, `{"n":%d,"crc":"`, n) }
+func appendHead(b []byte, n uint64) []byte {
+	return append(strconv.AppendUint(append(b, `{"n":`...), n, 10), `,"crc":"`...)
+}
 
-func checksum(b []byte) string { return fmt.Sprintf("%08x", crc32.Checksum(b, castagnoli)) }
+func checksum(b []byte) string {
+	var sum [4]byte
+	binary.BigEndian.PutUint32(sum[:], crc32.Checksum(b, castagnoli))
+	return hex.EncodeToString(sum[:])
+}
 
 // Append writes records in order with one write(2) and returns the number of the last one. Either
 // all are recorded or, after an error, the Writer refuses every further call: what reached the
@@ -208,6 +250,12 @@ func (w *Writer) Append(records ...any) (uint64, error) {
 	}
 	w.off += int64(w.buf.Len())
 	w.n = n
+	if w.mirror != nil {
+		if _, err := w.mirror.Append(records...); err != nil {
+			w.err = fmt.Errorf("append to journal written anew: %w", err)
+			return 0, w.err
+		}
+	}
 	return n, nil
 }
 
@@ -217,28 +265,74 @@ func (w *Writer) encodeLocked(n uint64, record any) error {
 		return fmt.Errorf("encode record: %w", err)
 	}
 	w.buf.Write(appendHead(w.buf.AvailableBuffer(), n))
-	fmt.Fprintf(&w.buf, `%s","r":%s}`+"\n", checksum(r), r)
+	w.buf.WriteString(checksum(r))
+	w.buf.WriteString(`","r":`)
+	w.buf.Write(r)
+	w.buf.WriteString("}\n")
 	return nil
+}
+
+// Position returns where the next line begins, and the number of the last record.
+func (w *Writer) Position() (off int64, last uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.off, w.n
+}
+
+// Mirror makes w write everything to the journal of to as well, and sync both. A failure of either is one
+// of w.
+//
+// Preconditions:
+//   - to holds, in its own words, what w holds.
+func (w *Writer) Mirror(to *Writer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mirror = to
+}
+
+// Unmirror takes Mirror back.
+func (w *Writer) Unmirror() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mirror = nil
+}
+
+// Switch makes the mirror the journal of w and closes the file w had.
+//
+// Preconditions:
+//   - Mirror was called, and what it was given is durable under the name of w's journal.
+func (w *Writer) Switch() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	old, to := w.f, w.mirror
+	w.f, w.off, w.n, w.synced, w.mirror = to.f, to.off, to.n, to.synced, nil
+	w.switched++
+	return old.Close()
 }
 
 // Sync makes every record appended so far durable. It costs nothing when none is new.
 func (w *Writer) Sync() error {
 	w.mu.Lock()
-	n, err := w.n, w.err
+	f, n, mirror, err, switched := w.f, w.n, w.mirror, w.err, w.switched
 	clean := w.synced == n && n > 0
 	w.mu.Unlock()
 	if err != nil || clean {
 		return err
 	}
-	if err := w.f.Sync(); err != nil {
-		w.mu.Lock()
-		w.err = fmt.Errorf("sync journal: %w", err)
-		w.mu.Unlock()
-		return w.err
+	err = f.Sync()
+	if err == nil && mirror != nil {
+		err = mirror.Sync()
 	}
 	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.switched != switched: // the file was closed; the mirror in its place was durable
+		return w.err
+	case err != nil:
+		w.err = fmt.Errorf("sync journal: %w", err)
+		return w.err
+	}
 	w.synced = max(w.synced, n)
-	w.mu.Unlock()
 	return nil
 }
 

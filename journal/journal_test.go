@@ -426,3 +426,99 @@ func BenchmarkAppend(b *testing.B) {
 		b.Fatal(err)
 	}
 }
+
+// TestSwitchToAMirror: what is appended and synced while another journal takes over is in both.
+func TestSwitchToAMirror(t *testing.T) {
+	old, anew := &memFile{}, &memFile{}
+	w, err := Create(old, "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	append1 := func(r string) {
+		t.Helper()
+		if _, err := w.Append(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	append1("a")
+	append1("b")
+	to, err := Create(anew, "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := to.Append("a and b"); err != nil {
+		t.Fatal(err)
+	}
+	w.Mirror(to)
+	append1("c")
+	before := anew.syncs
+	if err := w.Sync(); err != nil || anew.syncs == before {
+		t.Errorf("sync: %v, %d of the mirror", err, anew.syncs-before)
+	}
+	if err := w.Switch(); err != nil || !old.closed {
+		t.Errorf("switch: %v, closed %v", err, old.closed)
+	}
+	append1("d")
+	for f, want := range map[*memFile][]string{old: {`"a"`, `"b"`, `"c"`}, anew: {`"a and b"`, `"c"`, `"d"`}} {
+		var got []string
+		err := Read(f, "k", func(_ uint64, r json.RawMessage) error {
+			got = append(got, string(r))
+			return nil
+		})
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
+	}
+	anew.fail = errors.New("full")
+	if _, err := w.Append("e"); !errors.Is(err, anew.fail) {
+		t.Errorf("append: got %v", err)
+	}
+}
+
+// TestMirrorThatFails: a record that is not in both is not recorded.
+func TestMirrorThatFails(t *testing.T) {
+	anew := &memFile{}
+	w, err := Create(&memFile{}, "k")
+	to, err2 := Create(anew, "k")
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	w.Mirror(to)
+	anew.fail = errors.New("full")
+	if _, err := w.Append("a"); !errors.Is(err, anew.fail) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := w.Append("b"); err == nil {
+		t.Error("went on after a failure")
+	}
+}
+
+func TestResumeBeforeDamage(t *testing.T) {
+	f := &memFile{}
+	w, err := Create(f, "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []string{"a", "b", "c"} {
+		if _, err := w.Append(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	i := bytes.LastIndex(f.data, []byte(`"b"`))
+	f.data[i+1] = 0
+	damage := new(DamageError)
+	if err := Read(f, "k", func(uint64, json.RawMessage) error { return nil }); !errors.As(err, &damage) || !errors.Is(err, ErrCorrupt) || damage.Last != 1 {
+		t.Fatalf("got %v", err)
+	}
+	if w, err = Resume(f, damage.End, damage.Last); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := w.Append("d"); n != 2 || err != nil {
+		t.Errorf("got %d, %v", n, err)
+	}
+	n := 0
+	f.off = 0
+	if err := Read(f, "k", func(uint64, json.RawMessage) error { n++; return nil }); err != nil || n != 2 {
+		t.Errorf("got %d records, %v", n, err)
+	}
+}

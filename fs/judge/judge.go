@@ -90,6 +90,11 @@ func (j *Judge) Judge(ctx context.Context, c tree.Change) (Finding, error) {
 }
 
 func (j *Judge) judge(ctx context.Context, c tree.Change) (Finding, error) {
+	if c.UnknownBase { // wherever it is
+		f, err := j.look(c)
+		f.Judgement = c.Judge(f.Found)
+		return f, err
+	}
 	if m, ok := j.MovedAbove(c.Path); ok {
 		return j.belowMoved(ctx, c, m)
 	}

@@ -8,7 +8,8 @@ import (
 	"stage/fs/tree"
 )
 
-// append writes records to the change log and, on success, notes the bases among them.
+// append writes records to the change log, those queued before them, and on success notes the bases
+// among them.
 //
 // Preconditions:
 //   - FS.mu is held exclusively.
@@ -16,13 +17,10 @@ func (f *FS) append(recs ...Record) error {
 	if len(recs) == 0 {
 		return nil
 	}
-	list := make([]any, len(recs))
-	for i := range recs {
-		list[i] = &recs[i]
-	}
-	if _, err := f.log.Append(list...); err != nil {
+	if err := appendAll(f.log, append(f.queued[:len(f.queued):len(f.queued)], recs...)); err != nil {
 		return err
 	}
+	f.queued = f.queued[:0]
 	for _, r := range recs {
 		if r.Op != OpBase {
 			continue
@@ -32,6 +30,19 @@ func (f *FS) append(recs ...Record) error {
 		}
 	}
 	return nil
+}
+
+// appendQueued records what waits for the next record.
+//
+// Preconditions:
+//   - FS.mu is held exclusively.
+func (f *FS) appendQueued() error {
+	if len(f.queued) == 0 {
+		return nil
+	}
+	recs := f.queued
+	f.queued = nil
+	return f.append(recs...)
 }
 
 // base returns the record of the workspace's state at name in p, nil if the change log has it

@@ -42,6 +42,26 @@ const (
 	OpLink Op = "link"
 	// OpAbort: recovery found that the last OpMove or OpSwap did not happen in the upper.
 	OpAbort Op = "abort"
+	// OpCopy: the upper node at view path Path is a copy of a lower one, which had inode number Ino
+	// and goes on showing it. A copy may be torn by a power loss until OpSynced says otherwise.
+	OpCopy Op = "copy"
+	// OpDir: the upper directory at view path Path has inode number Ino and was made at Time (0: the
+	// file system does not tell). It is written soon after the directory is made, before any record
+	// of what is done in it.
+	OpDir Op = "dir"
+	// OpSynced: what records 1 to N did is durable in the upper; without N: the copy at Path is.
+	OpSynced Op = "synced"
+	// OpFrom: the upper file at view path Path was renamed from workspace path Lower, by moves that
+	// are no longer in the log.
+	OpFrom Op = "from"
+	// OpLost: after a power loss nothing vouches for the upper node at view path Path; with Subtree,
+	// nor for anything below.
+	OpLost Op = "lost"
+	// OpOpen: an overlay begins to write, on boot Boot of the machine.
+	OpOpen Op = "open"
+	// OpClose: all that was recorded, and what it did in the upper, is durable. Nothing changes
+	// until the next OpOpen.
+	OpClose Op = "close"
 )
 
 // Record is one record of the change log. Unused fields are absent from its JSON.
@@ -54,6 +74,9 @@ type Record struct {
 	Subtree bool       `json:"subtree,omitempty"`
 	Time    tree.Time  `json:"time,omitempty"`
 	Ino     uint64     `json:"ino,omitempty"`
+	N       uint64     `json:"n,omitempty"`
+	Lost    bool       `json:"lost,omitempty"` // of an OpBase without Node: what was there is not known
+	Boot    string     `json:"boot,omitempty"`
 }
 
 // Base is the recorded state of a workspace path before the Job's first modification of it.
@@ -61,6 +84,7 @@ type Base struct {
 	Node    tree.Node
 	Subtree bool      // Node is a directory and stands for everything below it…
 	Time    tree.Time // …as of this instant
+	Lost    bool      // the record was lost: neither Node nor anything below is known
 }
 
 // State is what a change log says, replayed: the bases by workspace path, and a tree of marks that
@@ -70,6 +94,12 @@ type State struct {
 	Root  *Mark
 	last  *Record // the last OpMove or OpSwap if nothing followed it
 	undo  func()  // takes last back
+
+	n      uint64 // records replayed
+	synced uint64 // what records up to this one did is durable
+	boot   string // of the last OpOpen, "" in a log that has none
+	closed bool   // the log ends with OpClose
+	copies bool   // an OpOpen stands at the log's begin: every copy has its OpCopy
 }
 
 // Mark is what the change log says about one view path.
@@ -78,8 +108,27 @@ type Mark struct {
 	Opaque   bool             // no lower directory shows here
 	Lower    *tree.Path       // the workspace directory that shows here; nil: the parent's lower + name
 	Times    bool             // mtime was set explicitly
+	Shown    uint64           // the inode number shown, that of the lower node this is a copy of; 0: its own
+	Dir      *DirID           // which upper directory the rest is about
+	From     *tree.Path       // the workspace path the file was renamed from
+	Lost     bool             // nothing vouches for this node (see OpLost)…
+	LostTree bool             // …nor for anything below
 	Link     *tree.Node       // the lower inode with several names this file was copied from
 	Children map[string]*Mark // marks below, by name
+
+	fresh uint64 // the last OpCopy that put a copy here, be it here still or not
+}
+
+// trace reports whether m says no more than that a copy was here.
+func (m *Mark) trace() bool {
+	return m.fresh != 0 && !m.Opaque && m.Lower == nil && !m.Times && m.Shown == 0 && m.Dir == nil && m.From == nil &&
+		!m.Lost && m.Link == nil && len(m.White) == 0 && len(m.Children) == 0
+}
+
+// DirID tells an upper directory from another that got its name, or its inode number.
+type DirID struct {
+	Ino  uint64
+	Made tree.Time // 0 where the file system does not tell
 }
 
 // NewState returns the state of an empty change log.
@@ -96,6 +145,12 @@ func (s *State) Lookup(p tree.Path) *Mark {
 		}
 	}
 	return m
+}
+
+// HasRoot reports whether the upper's own directory has the attributes of the view's.
+func (s *State) HasRoot() bool {
+	_, based := s.Bases[tree.Path{}]
+	return s.Root.Shown != 0 || based && !s.copies
 }
 
 func (s *State) mark(p tree.Path) *Mark {
@@ -129,52 +184,97 @@ func (m *Mark) set(name string, c *Mark) {
 
 // Apply replays one record.
 func (s *State) Apply(r Record) error {
-	s.last, s.undo = nil, nil
+	s.last, s.undo, s.closed = nil, nil, false
 	switch r.Op {
 	case OpBase:
-		if r.Node == nil {
-			return fmt.Errorf("base of %q has no node: %w", r.Path, journal.ErrCorrupt)
+		return s.applyBase(r)
+	case OpOpen:
+		s.boot, s.copies = r.Boot, s.copies || s.n == 1
+	case OpClose:
+		s.closed, s.synced = true, s.n
+	case OpSynced:
+		if r.N > 0 {
+			s.synced = max(s.synced, r.N)
+		} else if m := s.Lookup(r.Path); m != nil {
+			m.fresh = 0
 		}
-		// The first record of a path is its base; a subtree mark may be added later, when a
-		// directory that was only modified is deleted or moved.
-		old, ok := s.Bases[r.Path]
-		if !ok {
-			old.Node = *r.Node
-		}
-		if r.Subtree && !old.Subtree {
-			old.Subtree, old.Time = true, r.Time
-		}
-		s.Bases[r.Path] = old
+	case OpMove, OpSwap:
+		return s.applyMove(r)
+	case OpDrop:
+		s.drop(r.Path)
 	case OpWhite:
 		m := s.mark(r.Path.Parent())
 		if m.White == nil {
 			m.White = map[string]bool{}
 		}
 		m.White[r.Path.Base()] = true
+	default:
+		return s.applyMark(r)
+	}
+	return nil
+}
+
+// applyBase replays an OpBase. The first record of a path is its base; a subtree mark may be added
+// later, when a directory that was only modified is deleted or moved.
+func (s *State) applyBase(r Record) error {
+	old, ok := s.Bases[r.Path]
+	switch {
+	case r.Lost && !ok:
+		old = Base{Lost: true}
+	case r.Node == nil && !r.Lost:
+		return fmt.Errorf("base of %q has no node: %w", r.Path, journal.ErrCorrupt)
+	case !ok:
+		old.Node = *r.Node
+	}
+	if r.Subtree && !old.Subtree && !old.Lost {
+		old.Subtree, old.Time = true, r.Time
+	}
+	s.Bases[r.Path] = old
+	return nil
+}
+
+// applyMark replays what is said of one upper node.
+func (s *State) applyMark(r Record) error {
+	switch {
+	case r.Lower == nil && (r.Op == OpLower || r.Op == OpFrom), r.Node == nil && r.Op == OpLink:
+		return fmt.Errorf("%s of %q is not complete: %w", r.Op, r.Path, journal.ErrCorrupt)
+	}
+	m := s.mark(r.Path)
+	switch r.Op {
 	case OpOpaque:
-		m := s.mark(r.Path)
 		m.Opaque, m.Lower = true, nil
 	case OpLower:
-		if r.Lower == nil {
-			return fmt.Errorf("lower of %q has no path: %w", r.Path, journal.ErrCorrupt)
-		}
-		m := s.mark(r.Path)
 		m.Opaque, m.Lower = false, r.Lower
-	case OpMove, OpSwap:
-		return s.applyMove(r)
-	case OpDrop:
-		s.mark(r.Path.Parent()).set(r.Path.Base(), nil)
 	case OpTimes:
-		s.mark(r.Path).Times = true
+		m.Times = true
 	case OpLink:
-		if r.Node == nil {
-			return fmt.Errorf("link of %q has no node: %w", r.Path, journal.ErrCorrupt)
+		m.Link = r.Node
+	case OpCopy:
+		m.Shown, m.fresh = r.Ino, s.n
+	case OpDir:
+		m.Dir = &DirID{r.Ino, r.Time}
+	case OpFrom:
+		m.From = r.Lower
+	case OpLost:
+		if r.Subtree { // whatever was said was said of another directory
+			*m = Mark{LostTree: true}
 		}
-		s.mark(r.Path).Link = r.Node
+		m.Lost = true
 	default:
 		return fmt.Errorf("unknown operation %q: %w", r.Op, journal.ErrVersion)
 	}
 	return nil
+}
+
+// drop forgets what was said of p. If that was a copy that may be torn, it stays known that p may
+// hold it: its removal may be lost too.
+func (s *State) drop(p tree.Path) {
+	var left *Mark
+	parent := s.mark(p.Parent())
+	if m := parent.Children[p.Base()]; m != nil && m.fresh > s.synced {
+		left = &Mark{fresh: m.fresh}
+	}
+	parent.set(p.Base(), left)
 }
 
 func (s *State) applyMove(r Record) error {
@@ -183,9 +283,9 @@ func (s *State) applyMove(r Record) error {
 	}
 	from, to := s.mark(r.Path.Parent()), s.mark(r.To.Parent())
 	a, b := from.Children[r.Path.Base()], to.Children[r.To.Base()]
-	to.set(r.To.Base(), a)
+	to.set(r.To.Base(), s.arrive(a, r.Path, b))
 	if r.Op == OpSwap {
-		from.set(r.Path.Base(), b)
+		from.set(r.Path.Base(), s.arrive(b, *r.To, a))
 	} else {
 		from.set(r.Path.Base(), nil)
 	}
@@ -195,6 +295,28 @@ func (s *State) applyMove(r Record) error {
 		from.set(r.Path.Base(), a)
 	}
 	return nil
+}
+
+// arrive returns the mark of a node that was moved from workspace path from, with mark m, over one
+// with mark old. m is left as it is.
+func (s *State) arrive(m *Mark, from tree.Path, old *Mark) *Mark {
+	tainted := old != nil && old.fresh > s.synced
+	base, ok := s.Bases[from]
+	origin := ok && (m == nil || m.From == nil) && !base.Lost && base.Node.Kind != tree.Absent && base.Node.Kind != tree.Dir
+	if !tainted && !origin {
+		return m
+	}
+	moved := Mark{}
+	if m != nil {
+		moved = *m
+	}
+	if origin {
+		moved.From = &from
+	}
+	if tainted {
+		moved.fresh = max(moved.fresh, old.fresh)
+	}
+	return &moved
 }
 
 // Pending returns the OpMove or OpSwap the log ends with, nil if it ends otherwise. After a crash
@@ -212,7 +334,8 @@ func (s *State) Abort() {
 
 // Replay returns the function that journal.Open and journal.Read call to build s.
 func (s *State) Replay() func(uint64, json.RawMessage) error {
-	return func(_ uint64, raw json.RawMessage) error {
+	return func(n uint64, raw json.RawMessage) error {
+		s.n = n
 		var r Record
 		if err := json.Unmarshal(raw, &r); err != nil {
 			return fmt.Errorf("%w: %w", journal.ErrCorrupt, err)
@@ -229,12 +352,12 @@ func (s *State) Replay() func(uint64, json.RawMessage) error {
 }
 
 // BaseOf returns the base that governs workspace path p: its own record, or the nearest ancestor
-// that was absent (then p was absent too) or recorded as a subtree. ok is false when the Job never
+// that was absent (then p was absent too), recorded as a subtree, or lost. ok is false when the Job never
 // modified p.
 func (s *State) BaseOf(p tree.Path) (b Base, at tree.Path, ok bool) {
 	for q := p; ; q = q.Parent() {
 		b, ok := s.Bases[q]
-		if ok && (q == p || b.Subtree || b.Node.Kind == tree.Absent || b.Node.Kind != tree.Dir) {
+		if ok && (q == p || b.Subtree || b.Lost || b.Node.Kind == tree.Absent || b.Node.Kind != tree.Dir) {
 			return b, q, true
 		}
 		if q.IsRoot() {

@@ -235,7 +235,9 @@ func (f *FS) settle(n *node, c *copied) error {
 		return err
 	}
 	n.parent.dir.addName(n.name)
+	n.parent.dir.mark(n.name, markCopy)
 	f.raise(n, &st)
+	f.fresh[st.Ino] = struct{}{}
 	if c.st.Nlink > 1 {
 		n.parent.dir.mark(n.name, markLink)
 		f.groupCopied(n, &c.st, &st)
@@ -257,9 +259,14 @@ func (f *FS) settleOrphan(n *node, fd int, st *unix.Stat_t) error {
 }
 
 // copyUpRecords returns what the change log must say before the copy of n appears: the base, with
-// what was learned while copying, and that it was a hard link.
+// what was learned while copying, that it was a hard link, and that it is a copy.
 func (f *FS) copyUpRecords(n *node, lower tree.Node) ([]Record, error) {
-	var recs []Record
+	path, err := f.path(n)
+	if err != nil {
+		return nil, err
+	}
+	// First: a power loss may cut the log in between, and a base without it vouches for the content.
+	recs := []Record{{Op: OpCopy, Path: path, Ino: n.ino}}
 	b, err := f.baseFor(n, n.parent, n.name, false)
 	if err != nil {
 		return nil, err
@@ -271,10 +278,6 @@ func (f *FS) copyUpRecords(n *node, lower tree.Node) ([]Record, error) {
 		recs = append(recs, *b)
 	}
 	if lower.Nlink > 1 && !n.isDir() {
-		path, err := f.path(n)
-		if err != nil {
-			return nil, err
-		}
 		recs = append(recs, Record{Op: OpLink, Path: path, Node: &lower})
 	}
 	return recs, nil
@@ -366,7 +369,7 @@ func (f *FS) makeUpperDir(n *node, lower *unix.Stat_t, xattrs tree.Xattrs) error
 		n.parent.dir.addName(n.name)
 		f.raise(n, &st)
 		f.fds.replace(&n.dir.slot, fd)
-		return nil
+		return f.queueDir(n.parent, n.name)
 	})
 	if err != nil {
 		return fmt.Errorf("make upper directory: %w", err)
@@ -376,7 +379,7 @@ func (f *FS) makeUpperDir(n *node, lower *unix.Stat_t, xattrs tree.Xattrs) error
 }
 
 // copyUpRoot gives the upper's own directory, which is there from the start, the attributes of the
-// workspace directory.
+// workspace directory. It counts only once all are given: then OpCopy says so.
 func (f *FS) copyUpRoot() error {
 	root := f.tab.root
 	node, err := nodeAt(f.cfg.Lower.Fd(), ".")
@@ -397,6 +400,9 @@ func (f *FS) copyUpRoot() error {
 		return err
 	}
 	if err := unix.Fstat(f.cfg.Upper.Fd(), &st); err != nil {
+		return err
+	}
+	if err := f.append(Record{Op: OpCopy, Ino: root.ino}); err != nil {
 		return err
 	}
 	f.raise(root, &st)
@@ -438,6 +444,7 @@ func (f *FS) copyUpSpecial(n *node) error {
 		return err
 	}
 	n.parent.dir.addName(n.name)
+	n.parent.dir.mark(n.name, markCopy)
 	f.raise(n, &up)
 	if st.Nlink > 1 {
 		n.parent.dir.mark(n.name, markLink)

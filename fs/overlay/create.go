@@ -118,8 +118,33 @@ func (f *FS) make(c Caller, parent uint64, name string, mode uint32, e *Entry, a
 	}
 	if isDir {
 		n.dir.explicit = p.dir.lower != nil
+		if err := f.queueDir(p, name); err != nil {
+			return err
+		}
 	}
 	f.enter(n, &st, e)
+	return nil
+}
+
+// queueDir has the next records preceded by the one that identifies the upper directory name in p.
+//
+// Preconditions:
+//   - FS.mu is held exclusively.
+func (f *FS) queueDir(p *node, name string) error {
+	path, err := f.childPath(p, name)
+	if err != nil {
+		return err
+	}
+	up, err := f.upperFD(p)
+	if err != nil {
+		return err
+	}
+	defer f.fds.put(up)
+	id, err := dirIDOf(up.fd, name)
+	if err != nil {
+		return err
+	}
+	f.queued = append(f.queued, Record{Op: OpDir, Path: path, Ino: id.Ino, Time: id.Made})
 	return nil
 }
 
@@ -272,6 +297,9 @@ func (f *FS) Link(id, parent uint64, name string, e *Entry) error {
 	if err := f.copyUp(n, toChange); err != nil {
 		return err
 	}
+	if err := f.keepCopy(n); err != nil {
+		return err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.prepare(p, name, false); err != nil {
@@ -324,12 +352,9 @@ func (f *FS) link(n, p *node, name string) error {
 	if err != nil {
 		return err
 	}
-	if n.odd().group != nil {
-		path, err := f.childPath(p, name)
-		if err != nil {
-			return err
-		}
-		recs = append(recs, Record{Op: OpLink, Path: path, Node: &n.odd().group.lower})
+	more, err := f.linkRecords(n, p, name)
+	if err != nil {
+		return err
 	}
 	from, err := f.where(n)
 	if err != nil {
@@ -341,13 +366,41 @@ func (f *FS) link(n, p *node, name string) error {
 		return err
 	}
 	defer f.fds.put(up)
-	if err := f.append(recs...); err != nil {
+	if err := f.append(append(recs, more...)...); err != nil {
 		return err
 	}
 	if from.name == "" {
 		return unix.Linkat(unix.AT_FDCWD, procFD(from.d.fd), up.fd, name, unix.AT_SYMLINK_FOLLOW)
 	}
 	return unix.Linkat(from.d.fd, from.name, up.fd, name, 0)
+}
+
+// linkRecords returns what the change log must say of n's object under its new name, if it is a copy.
+func (f *FS) linkRecords(n, p *node, name string) ([]Record, error) {
+	var st unix.Stat_t
+	if err := f.stat(n, &st); err != nil {
+		return nil, err
+	}
+	f.tab.mu.Lock()
+	_, copied := f.tab.origin[st.Ino]
+	f.tab.mu.Unlock()
+	group := n.odd().group
+	if !copied && group == nil {
+		return nil, nil
+	}
+	path, err := f.childPath(p, name)
+	if err != nil {
+		return nil, err
+	}
+	var recs []Record
+	if group != nil {
+		recs = append(recs, Record{Op: OpLink, Path: path, Node: &group.lower})
+	}
+	if copied { // and made durable
+		p.dir.mark(name, markCopy)
+		recs = append(recs, Record{Op: OpCopy, Path: path, Ino: n.ino}, Record{Op: OpSynced, Path: path})
+	}
+	return recs, nil
 }
 
 // nameShared notes that n, whose upper object has state st, got the further name.

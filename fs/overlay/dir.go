@@ -97,7 +97,26 @@ type markBits uint8
 const (
 	markTimes markBits = 1 << iota // OpTimes
 	markLink                       // OpLink
+	markCopy                       // OpCopy
+	markFrom                       // renamed from where the workspace had a file
 )
+
+// marksOf returns what m says.
+func marksOf(m *Mark) (b markBits) {
+	if m.Times {
+		b |= markTimes
+	}
+	if m.Link != nil {
+		b |= markLink
+	}
+	if m.Shown != 0 || m.fresh != 0 {
+		b |= markCopy
+	}
+	if m.From != nil {
+		b |= markFrom
+	}
+	return b
+}
 
 func (d *dirState) mark(name string, m markBits) { d.setMark(name, d.marked[name]|m) }
 

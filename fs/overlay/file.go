@@ -186,7 +186,31 @@ func (f *FS) Fsync(id uint64, data bool) error {
 	if !n.upper.Load() || n.kind != unix.S_IFREG {
 		return nil
 	}
-	if err := f.log.Sync(); err != nil {
+	d, err := f.content(n)
+	if err != nil {
+		return err
+	}
+	defer f.fds.put(d)
+	sync := unix.Fsync
+	if data {
+		sync = unix.Fdatasync
+	}
+	if err := sync(d.fd); err != nil {
+		return err
+	}
+	if err := f.noteDurable(n); err != nil {
+		return err
+	}
+	return f.syncRecords()
+}
+
+// keepCopy makes the content of n durable if it was copied up lately. Whatever gives a copy another name
+// does so first: were the record of that name lost, nothing would tell that content may be missing.
+//
+// Preconditions:
+//   - FS.mu is not held.
+func (f *FS) keepCopy(n *node) error {
+	if fresh, err := f.isFresh(n); err != nil || !fresh {
 		return err
 	}
 	d, err := f.content(n)
@@ -194,10 +218,46 @@ func (f *FS) Fsync(id uint64, data bool) error {
 		return err
 	}
 	defer f.fds.put(d)
-	if data {
-		return unix.Fdatasync(d.fd)
+	if err := unix.Fdatasync(d.fd); err != nil {
+		return err
 	}
-	return unix.Fsync(d.fd)
+	return f.noteDurable(n)
+}
+
+// isFresh reports whether n was copied up since the upper was last synced.
+func (f *FS) isFresh(n *node) (bool, error) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if len(f.fresh) == 0 || n.kind != unix.S_IFREG {
+		return false, nil
+	}
+	var st unix.Stat_t
+	err := f.stat(n, &st)
+	_, fresh := f.fresh[st.Ino]
+	return fresh, err
+}
+
+// noteDurable records that the content of n is durable, if that was open.
+func (f *FS) noteDurable(n *node) error {
+	if fresh, err := f.isFresh(n); err != nil || !fresh {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var st unix.Stat_t
+	if err := f.stat(n, &st); err != nil {
+		return err
+	}
+	delete(f.fresh, st.Ino)
+	a := f.realName(n)
+	if a.dir == nil { // unlinked
+		return nil
+	}
+	path, err := f.childPath(a.dir, a.name)
+	if err != nil {
+		return err
+	}
+	return f.append(Record{Op: OpSynced, Path: path})
 }
 
 // Fsyncdir makes the entries of a directory durable, and the change log with it.
@@ -209,7 +269,7 @@ func (f *FS) Fsyncdir(id uint64) error {
 	if !n.upper.Load() {
 		return nil
 	}
-	if err := f.log.Sync(); err != nil {
+	if err := f.syncRecords(); err != nil {
 		return err
 	}
 	f.mu.RLock()

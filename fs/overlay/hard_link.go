@@ -101,7 +101,7 @@ func (f *FS) linkCopy(g *linkGroup, p *node, name string) error {
 	if err != nil {
 		return err
 	}
-	var recs []Record
+	recs := []Record{{Op: OpCopy, Path: path, Ino: f.shownLower(&g.lower)}}
 	b, err := f.base(p, name, false)
 	if err != nil {
 		return err
@@ -115,7 +115,8 @@ func (f *FS) linkCopy(g *linkGroup, p *node, name string) error {
 		return err
 	}
 	defer f.fds.put(d)
-	if err := f.append(append(recs, Record{Op: OpLink, Path: path, Node: &g.lower})...); err != nil {
+	recs = append(recs, Record{Op: OpLink, Path: path, Node: &g.lower})
+	if err := f.append(recs...); err != nil {
 		return err
 	}
 	err = f.keepMtime(p, func(up int) error { return unix.Linkat(d.fd, from.name, up, name, 0) })
@@ -123,7 +124,7 @@ func (f *FS) linkCopy(g *linkGroup, p *node, name string) error {
 		return err
 	}
 	p.dir.addName(name)
-	p.dir.mark(name, markLink)
+	p.dir.mark(name, markLink|markCopy)
 	g.uppers = append(g.uppers, alias{p, name})
 	return nil
 }

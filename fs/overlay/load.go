@@ -1,6 +1,7 @@
 package overlay
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -25,8 +26,10 @@ func (p *peeked) Read(b []byte) (int, error) {
 	return p.File.Read(b)
 }
 
-// openLog starts a change log in an empty file, or replays the one in it into f.bases.
+// openLog starts a change log in an empty file, or replays the one in it into f.bases. What a power loss
+// damaged is cut off.
 func (f *FS) openLog() error {
+	f.queued = append(f.queued, Record{Op: OpOpen, Boot: f.cfg.Boot})
 	first := make([]byte, 1)
 	_, err := io.ReadFull(f.cfg.LogFile, first)
 	if err == io.EOF {
@@ -37,8 +40,78 @@ func (f *FS) openLog() error {
 		return fmt.Errorf("read change log: %w", err)
 	}
 	f.log, err = journal.Open(&peeked{f.cfg.LogFile, first}, LogKind, f.bases.Replay())
+	damage := new(journal.DamageError)
+	switch {
+	case errors.Is(err, journal.ErrNoHeader):
+		if err = f.cfg.LogFile.Truncate(0); err == nil {
+			f.log, err = journal.Create(f.cfg.LogFile, LogKind)
+		}
+	case errors.As(err, &damage) && f.bases.Unsure(f.cfg.Boot):
+		f.log, err = journal.Resume(f.cfg.LogFile, damage.End, damage.Last)
+	}
 	if err != nil {
 		return fmt.Errorf("replay change log: %w", err)
+	}
+	return nil
+}
+
+// reopenLog makes a log that was replayed ready for more: when power failed since it was written, it is
+// told what that lost, so that nothing recorded from now on is taken for what was recorded then.
+func (f *FS) reopenLog() error {
+	if err := f.finishMove(); err != nil {
+		return err
+	}
+	var recs []Record
+	_, n := f.log.Position()
+	if f.bases.Unsure(f.cfg.Boot) {
+		lost, err := f.bases.Losses(f.cfg.Lower, f.cfg.Upper)
+		if err != nil {
+			return err
+		}
+		for _, l := range lost {
+			if err := f.bases.Lose(l); err != nil {
+				return err
+			}
+			recs = append(recs, l.records()...)
+		}
+		if n > 0 { // what is there now has been read from the disk
+			recs = append(recs, Record{Op: OpSynced, N: n})
+		}
+	}
+	if n == 0 && len(recs) == 0 {
+		return nil // a new one
+	}
+	recs = append(f.queued, recs...)
+	f.queued = nil
+	if err := f.append(recs...); err != nil {
+		return err
+	}
+	f.bases.boot, f.bases.closed = f.cfg.Boot, false
+	if err := f.log.Sync(); err != nil { // or a power loss would bring an OpClose back
+		return err
+	}
+	return f.compactLoaded()
+}
+
+// Recover ends the change log of an overlay whose server died, as Close does: nothing in it is in doubt
+// from then on. What the log did not know by then it says.
+//
+// Preconditions:
+//   - no overlay is open on it.
+func Recover(cfg Config) error {
+	f := &FS{cfg: cfg, bases: NewState(), nextCompact: compactMin}
+	err := f.setBoot()
+	if err == nil {
+		err = f.openLog()
+	}
+	if err != nil {
+		return fmt.Errorf("recover change log: %w", errors.Join(err, cfg.LogFile.Close()))
+	}
+	if err = f.reopenLog(); err == nil {
+		err = f.closeLog()
+	}
+	if err = errors.Join(err, f.log.Close()); err != nil {
+		return fmt.Errorf("recover change log: %w", err)
 	}
 	return nil
 }
@@ -58,10 +131,10 @@ func (f *FS) load() error {
 	root := &node{kind: unix.S_IFDIR, ino: f.inoLocked(false, &lower), dir: &dirState{lower: &lowerDir{}}, lookups: 1}
 	f.tab.root = root
 	f.tab.insertLocked(root)
-	if err := f.finishMove(); err != nil {
+	if err := f.reopenLog(); err != nil {
 		return err
 	}
-	if _, ok := f.bases.Bases[tree.Path{}]; ok {
+	if f.bases.HasRoot() {
 		f.raise(root, &upper)
 	}
 	if err := f.loadDir(root, f.bases.Root); err != nil {
@@ -134,8 +207,8 @@ func (f *FS) loadDir(n *node, m *Mark) error {
 }
 
 func (f *FS) dropStale(n *node, m *Mark) error {
-	for name := range m.Children {
-		if n.dir.hasUpper(name) {
+	for name, c := range m.Children {
+		if n.dir.hasUpper(name) || c.trace() {
 			continue
 		}
 		path, err := f.childPath(n, name)
@@ -157,16 +230,14 @@ func (f *FS) loadName(p *node, up int, name string, m *Mark) error {
 	if err := f.loadAttr(up, name, &st); err != nil {
 		return err
 	}
-	f.keepIno(p, name, &st)
+	f.keepIno(p, name, &st, m)
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		return f.loadSubdir(p, name, &st, m)
 	}
 	if m == nil {
 		return nil
 	}
-	if m.Times {
-		p.dir.mark(name, markTimes)
-	}
+	p.dir.mark(name, marksOf(m))
 	if m.Link != nil {
 		f.loadLink(p, name, &st, m.Link)
 	}
@@ -197,8 +268,13 @@ func (f *FS) loadAttr(up int, name string, st *unix.Stat_t) error {
 func (f *FS) loadSubdir(p *node, name string, st *unix.Stat_t, m *Mark) error {
 	n := f.adopt(p, name, true, st, true)
 	n.lookups = 0
-	if m != nil && m.Times {
-		p.dir.mark(name, markTimes)
+	if m != nil {
+		p.dir.mark(name, marksOf(m))
+	}
+	if m == nil || m.Dir == nil {
+		if err := f.queueDir(p, name); err != nil {
+			return err
+		}
 	}
 	switch {
 	case m != nil && m.Opaque:
@@ -206,7 +282,7 @@ func (f *FS) loadSubdir(p *node, name string, st *unix.Stat_t, m *Mark) error {
 	case m != nil && m.Lower != nil:
 		n.dir.explicit = true
 		n.dir.lower = lowerAt(*m.Lower)
-	case p.dir.lower != nil:
+	case p.dir.lower != nil && !p.dir.isWhite(name):
 		n.dir.lower = &lowerDir{parent: p.dir.lower, name: name}
 	}
 	return f.loadDir(n, m)
@@ -221,11 +297,16 @@ func lowerAt(p tree.Path) *lowerDir {
 	return l
 }
 
-// keepIno shows an upper object with the inode number its base had, if it is still where it was:
-// git's index then fits across sessions too.
-func (f *FS) keepIno(p *node, name string, st *unix.Stat_t) {
+// keepIno shows a copy in the upper with the inode number that what it is a copy of had: git's index
+// then fits across sessions too. A log without OpCopy does not tell copies from what the Job put there:
+// there it is what is still where its base was.
+func (f *FS) keepIno(p *node, name string, st *unix.Stat_t, m *Mark) {
+	if m != nil && m.Shown != 0 {
+		f.tab.origin[st.Ino] = m.Shown
+		return
+	}
 	path, err := f.childPath(p, name)
-	if err != nil {
+	if err != nil || f.bases.copies {
 		return
 	}
 	b, ok := f.bases.Bases[path]
@@ -242,7 +323,9 @@ func (f *FS) loadLink(p *node, name string, st *unix.Stat_t, lower *tree.Node) {
 	if g == nil {
 		g = &linkGroup{lower: *lower, keys: []inodeKey{key, keyOf(st)}}
 		f.groups[key], f.groups[keyOf(st)] = g, g
-		f.tab.origin[st.Ino] = lower.Ino
+		if f.tab.origin[st.Ino] == 0 {
+			f.tab.origin[st.Ino] = f.shownLower(lower)
+		}
 	}
 	g.uppers = append(g.uppers, alias{p, name})
 }

@@ -314,6 +314,11 @@ func (f *FS) inoLocked(upper bool, st *unix.Stat_t) uint64 {
 	}
 }
 
+// shownLower returns the st_ino to show for a lower inode.
+func (f *FS) shownLower(n *tree.Node) uint64 {
+	return f.inoLocked(false, &unix.Stat_t{Dev: n.Dev, Ino: n.Ino})
+}
+
 // Forget takes back count lookups of a node. A node nobody can name any more is freed, with its
 // descriptors.
 func (f *FS) Forget(id, count uint64) {

@@ -11,7 +11,7 @@
 //	                                 one node ──► attributes as the Job may see them
 //	change ── records appended to the change log ──► then the change in the upper
 //
-// Lock order: a copy-up lock, then FS.mu, then table.mu, then fdCache.mu. FS.mu is held shared by
+// Lock order: a copy-up lock or FS.syncing, then FS.mu, then table.mu, then fdCache.mu. FS.mu is held shared by
 // whatever resolves names and exclusively by whatever changes them. No lock is held over OnEvent.
 package overlay
 
@@ -19,6 +19,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,6 +44,11 @@ type Config struct {
 	// unlinked and still uses. Open and Close empty it.
 	Orphans hostfs.Dir
 	LogFile journal.File // the change log, new (empty) or existing; Close closes it
+	// LogDir and LogName are where LogFile is, so that it can be written anew when it has grown; a nil
+	// LogDir lets it grow.
+	LogDir  hostfs.Dir
+	LogName string
+	Boot    string // of the machine (BootID); empty asks
 	IDs     IDs
 	Rules   Rules // nil takes nothing away
 	// Devices allows device nodes: not for a Job, which has no CAP_MKNOD.
@@ -113,11 +119,16 @@ type FS struct {
 	mu     sync.RWMutex // the tree lock; guards names, layers and all below
 	log    *journal.Writer
 	bases  *State                  // only Bases is kept up to date
+	queued []Record                // to be recorded before, and with, the next record
+	fresh  map[uint64]struct{}     // upper inodes of files copied up whose content may not be durable
 	groups map[inodeKey]*linkGroup // by lower and by upper inode
 	// orphans is the number of the last orphan.
 	orphans uint64
 	// lowerLinks are the names of lower inodes with several; nil until they are needed.
 	lowerLinks map[inodeKey][]tree.Path
+
+	syncing     sync.Mutex // held by Sync and compact, before FS.mu
+	nextCompact uint64     // how many records make compact worth while; set by Open, then by syncLog alone
 
 	stale  chan uint64    // nodes to invalidate
 	drifts chan tree.Path // of events to tell
@@ -132,10 +143,13 @@ func Open(cfg Config) (*FS, error) {
 		cfg: cfg, ids: cfg.IDs, rules: cfg.Rules,
 		fds:    newFDCache(),
 		bases:  NewState(),
+		fresh:  map[uint64]struct{}{},
 		groups: map[inodeKey]*linkGroup{},
 		stale:  make(chan uint64, maxStale),
 		drifts: make(chan tree.Path, maxStale),
 		stop:   make(chan struct{}),
+
+		nextCompact: compactMin,
 
 		lowerTop: &descriptor{fd: cfg.Lower.Fd(), kept: true},
 		upperTop: &descriptor{fd: cfg.Upper.Fd(), kept: true},
@@ -150,6 +164,9 @@ func Open(cfg Config) (*FS, error) {
 
 func (f *FS) open() error {
 	var err error
+	if err := f.setBoot(); err != nil {
+		return err
+	}
 	if f.scratch, err = probeUpper(f.cfg.Upper.Fd(), f.ids.Rootless); err != nil {
 		return err
 	}
@@ -164,6 +181,13 @@ func (f *FS) open() error {
 		return errors.Join(err, f.log.Close(), unix.Close(f.scratch))
 	}
 	return nil
+}
+
+func (f *FS) setBoot() (err error) {
+	if f.cfg.Boot == "" {
+		f.cfg.Boot, err = BootID()
+	}
+	return err
 }
 
 // probeUpper checks what the upper must be able to do and returns an O_TMPFILE of it.
@@ -181,8 +205,9 @@ func probeUpper(fd int, rootless bool) (int, error) {
 	return scratch, nil
 }
 
-// syncLog makes the change log durable now and then. Its error is kept by the log itself: every
-// later change fails with it.
+// syncLog makes the change log durable now and then, and the upper too where content was copied into it:
+// until then nothing vouches for a copy. New files are the Job's to sync. An error of the log is kept by
+// the log itself: every later change fails with it.
 func (f *FS) syncLog() {
 	tick := time.NewTicker(syncEvery)
 	defer tick.Stop()
@@ -191,7 +216,7 @@ func (f *FS) syncLog() {
 		case <-f.stop:
 			return
 		case <-tick.C:
-			if err := f.log.Sync(); err != nil {
+			if err := f.syncTick(); err != nil {
 				f.event(Event{Kind: EventError, Err: err})
 				return
 			}
@@ -199,8 +224,60 @@ func (f *FS) syncLog() {
 	}
 }
 
-// Sync makes everything changed so far durable, the change log first.
+func (f *FS) syncTick() error {
+	f.mu.RLock()
+	copies := len(f.fresh)
+	f.mu.RUnlock()
+	sync := f.syncRecords
+	if copies > 0 {
+		sync = f.Sync
+	}
+	if err := sync(); err != nil {
+		return err
+	}
+	_, err := f.compact(f.nextCompact)
+	return err
+}
+
+// syncRecords makes the change log durable.
+func (f *FS) syncRecords() error {
+	f.mu.Lock()
+	err := f.appendQueued()
+	f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return f.log.Sync()
+}
+
+// Sync makes everything changed so far durable, the change log first: what the upper has is recorded.
 func (f *FS) Sync() error {
+	f.syncing.Lock()
+	defer f.syncing.Unlock()
+	f.mu.Lock()
+	err := f.appendQueued()
+	_, n := f.log.Position()
+	fresh := f.fresh
+	f.fresh = map[uint64]struct{}{}
+	f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := f.syncBoth(); err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		maps.Copy(f.fresh, fresh)
+		return err
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.append(Record{Op: OpSynced, N: n})
+}
+
+func (f *FS) syncBoth() error {
 	if err := f.log.Sync(); err != nil {
 		return err
 	}
@@ -217,9 +294,29 @@ func (f *FS) Sync() error {
 func (f *FS) Close() error {
 	close(f.stop)
 	f.done.Wait()
-	err := f.Sync()
+	err := f.closeLog()
 	f.fds.closeAll()
 	return errors.Join(err, f.clearOrphans(), unix.Close(f.scratch), f.log.Close())
+}
+
+// closeLog makes all durable and says so in the log.
+func (f *FS) closeLog() error {
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if _, n := f.log.Position(); n == 0 {
+		return nil // nothing was ever recorded
+	}
+	if _, err := f.compact(max(compactClosed, 2*uint64(len(f.bases.Bases)))); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	err := f.append(Record{Op: OpClose})
+	f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return f.log.Sync()
 }
 
 // Stats returns the counters.

@@ -19,6 +19,7 @@ type move struct {
 	dstUpper         bool        // dst's name is in the upper directory
 	ino              uint64      // of src's upper object
 	recs             []Record
+	srcFrom, dstFrom markBits  // markFrom for what is renamed from where the workspace had a file
 	replaced         tree.Node // what is known of the lower file that is replaced
 }
 
@@ -93,6 +94,9 @@ func (f *FS) holdUpper(p *node, name string) (*node, error) {
 	}
 	if !n.isDir() {
 		err = f.copyUp(n, toMove)
+	}
+	if err == nil && !n.isDir() {
+		err = f.keepCopy(n)
 	}
 	if err == nil && !n.isDir() {
 		err = f.placeHere(n, p, name)
@@ -272,9 +276,11 @@ func (f *FS) moveRecords(m *move) error {
 	if err := m.noteLower(m.src, fromPath, m.to); err != nil {
 		return err
 	}
+	m.srcFrom = f.fromMark(m.src, fromPath)
 	op := OpMove
 	if m.exchange {
 		op = OpSwap
+		m.dstFrom = f.fromMark(m.dst, toPath)
 		if err := m.noteLower(m.dst, toPath, m.from); err != nil {
 			return err
 		}
@@ -283,6 +289,15 @@ func (f *FS) moveRecords(m *move) error {
 	}
 	m.recs = append(m.recs, Record{Op: op, Path: fromPath, To: &toPath, Ino: m.ino})
 	return nil
+}
+
+// fromMark returns the mark that State makes when n is moved away from path.
+func (f *FS) fromMark(n *node, path tree.Path) markBits {
+	b, ok := f.bases.Bases[path]
+	if n.isDir() || !ok || b.Lost || b.Node.Kind == tree.Absent || b.Node.Kind == tree.Dir {
+		return 0
+	}
+	return markFrom
 }
 
 // noteLower records which lower directory n, at path, shows, if it is a directory of which that
@@ -341,7 +356,7 @@ func (f *FS) noteMove(m *move) {
 	from, to := m.from.dir, m.to.dir
 	to.addName(m.toName)
 	f.moveLink(m.src, alias{m.from, m.fromName}, alias{m.to, m.toName})
-	srcMark, dstMark := from.marked[m.fromName], to.marked[m.toName]
+	srcMark, dstMark := from.marked[m.fromName]|m.srcFrom, to.marked[m.toName]|m.dstFrom
 	f.unname(m.from, m.fromName)
 	if m.exchange {
 		f.moveLink(m.dst, alias{m.to, m.toName}, alias{m.from, m.fromName})

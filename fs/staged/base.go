@@ -19,7 +19,8 @@ func (r *Reader) baseAt(p tree.Path) (base, error) {
 	if b, ok, err := r.rebased(p); ok || err != nil {
 		return b, err
 	}
-	b, at, ok := r.log.state.BaseOf(p)
+	b, at, ok := r.log.BaseOf(p)
+	ok = ok && !b.Lost
 	switch {
 	case ok && at == p:
 		return ownBase(b.Node, b.Subtree, b.Time), nil
@@ -45,7 +46,7 @@ func ownBase(n tree.Node, sub bool, since tree.Time) base {
 // rebased returns what an earlier apply or undo made the base of p.
 func (r *Reader) rebased(p tree.Path) (base, bool, error) {
 	if n, ok := r.cfg.Rebased[p]; ok {
-		rec := r.log.state.Bases[p]
+		rec := r.log.Bases[p]
 		since := rec.Time
 		if r.heldWhole(p) {
 			since = max(since, n.Ctime)
@@ -83,7 +84,7 @@ func (r *Reader) heldWhole(q tree.Path) bool {
 	case n.Kind != tree.Dir || n.Target == "":
 		return false
 	case n.Target == q.String():
-		return r.log.state.Bases[q].Subtree
+		return r.log.Bases[q].Subtree
 	}
 	return true
 }

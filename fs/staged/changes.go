@@ -30,9 +30,10 @@ func (r *Reader) walkRoot(ctx context.Context) error {
 // rootItself compares the top directory, once the log has its base.
 func (r *Reader) rootItself(ctx context.Context, v viewDir) error {
 	b, err := r.baseAt(v.path)
-	if err != nil || b.lost {
+	if err != nil || b.lost || !r.log.HasRoot() {
 		return err
 	}
+	b.lost = v.mark.Lost
 	n, err := r.upperNode(v.up, ".")
 	if err != nil {
 		return err
@@ -135,6 +136,7 @@ func (r *Reader) compareName(ctx context.Context, v viewDir, name string, o spot
 			return err
 		}
 	}
+	b.lost = b.lost || v.lost || e.mark.Lost
 	if !ok {
 		return r.remove(op, b)
 	}
@@ -204,7 +206,11 @@ func (r *Reader) strayBelow(p tree.Path) error {
 		if _, ok, err := r.rebased(q); ok || err != nil {
 			continue // undo put it back
 		}
-		rec := r.log.state.Bases[q]
+		rec := r.log.Bases[q]
+		if rec.Lost {
+			r.changes = append(r.changes, tree.Change{Path: q, UnknownBase: true})
+			continue
+		}
 		now, err := r.lowerNode(q)
 		if errors.Is(err, fs.ErrPermission) {
 			continue // in a directory that goes as it is
@@ -234,7 +240,7 @@ func (r *Reader) compare(ctx context.Context, p tree.Path, e entry, b base, o sp
 		r.times[p] = dirTimes{b.node.Mtime, e.node.Mtime}
 	}
 	d := described(c, b, o)
-	if !same {
+	if !same || e.mark.LostTree { // what is no change now may have been one
 		r.changes = append(r.changes, d)
 	}
 	if e.node.Kind != tree.Dir && (e.node.Nlink > 1 || e.mark.Link != nil) {
@@ -247,13 +253,13 @@ func (r *Reader) compare(ctx context.Context, p tree.Path, e entry, b base, o sp
 // described completes c with what the record of its base says.
 func described(c tree.Change, b base, o spot) tree.Change {
 	switch {
+	case b.lost:
+		c.UnknownBase = true
 	case o.moved:
 		if b.node.Kind != tree.Absent {
 			c.RenameFrom = &o.path
 		}
 		c.Base = tree.Node{}
-	case b.lost:
-		c.UnknownBase = true
 	case b.node.Kind == tree.Dir && c.New.Kind != tree.Dir:
 		c.Subtree, c.SubtreeTime = true, b.since
 		if !b.sub {

@@ -135,7 +135,7 @@ func (r *Reader) group(ms []member, n int) bool {
 func (r *Reader) madeAnew() map[inode]tree.Node {
 	anew := map[inode]tree.Node{}
 	for p, n := range r.cfg.Rebased {
-		old := r.log.state.Bases[p].Node
+		old := r.log.Bases[p].Node
 		if n.Kind == old.Kind && n.Kind != tree.Dir && n.Ino != old.Ino && n.Size == old.Size && n.Mtime == old.Mtime {
 			anew[inode{old.Dev, old.Ino}] = n
 		}
@@ -266,7 +266,7 @@ func (r *Reader) takeMember(p tree.Path) (m member, ok bool) {
 
 // viewOf returns the view path at which workspace path w shows unchanged, if it does.
 func (r *Reader) viewOf(w tree.Path) (p tree.Path, ok bool, err error) {
-	tops := append(displaced(r.log.state.Root, tree.Path{}, nil), move{})
+	tops := append(displaced(r.log.Root, tree.Path{}, nil), move{})
 	for _, top := range tops {
 		if !top.from.Contains(w) || top.from == w {
 			continue

@@ -17,7 +17,7 @@ type move struct{ from, to tree.Path }
 // are compared name by name.
 func (r *Reader) findMoves(context.Context) error {
 	r.moves = map[tree.Path]tree.Path{}
-	found := displaced(r.log.state.Root, tree.Path{}, nil)
+	found := displaced(r.log.Root, tree.Path{}, nil)
 	slices.SortFunc(found, func(a, b move) int {
 		return cmp.Or(len(a.from.Names())-len(b.from.Names()), a.to.Compare(b.to))
 	})
@@ -35,7 +35,7 @@ func (r *Reader) findMoves(context.Context) error {
 
 // displaced returns the directories with an OpLower mark at or below m.
 func displaced(m *overlay.Mark, p tree.Path, found []move) []move {
-	if m.Lower != nil && *m.Lower != p {
+	if m.Lower != nil && *m.Lower != p && !m.Lost {
 		found = append(found, move{*m.Lower, p})
 	}
 	for name, c := range m.Children {
@@ -60,7 +60,7 @@ func (r *Reader) published(m move) bool {
 // it without the rest would leave the workspace with files that exist twice or not at all.
 func (r *Reader) Displaced() map[tree.Path]tree.Path {
 	all := map[tree.Path]tree.Path{}
-	for _, m := range displaced(r.log.state.Root, tree.Path{}, nil) {
+	for _, m := range displaced(r.log.Root, tree.Path{}, nil) {
 		if !r.published(m) {
 			all[m.to] = m.from
 		}

@@ -12,7 +12,7 @@ func (r *Reader) findRenames(ctx context.Context) error {
 	claimed := map[tree.Path]bool{}
 	for i := range r.changes {
 		c := &r.changes[i]
-		from, ok := r.log.renamedFrom(c.Path)
+		from, ok := r.renamedFrom(c.Path)
 		if !ok || !isNewFile(*c) || claimed[from] || !r.isRemoved(from) {
 			continue
 		}

@@ -24,6 +24,7 @@ import (
 
 	"stage/fs/hostfs"
 	"stage/fs/judge"
+	"stage/fs/overlay"
 	"stage/fs/tree"
 )
 
@@ -46,13 +47,14 @@ type Config struct {
 	// Alike is asked about a file of the workspace that has not the content of its base, where that
 	// was kept; if it says yes, the file counts as unchanged. nil: bytes decide.
 	Alike func(p tree.Path, a, b func() (hostfs.File, error)) (bool, error)
+	Boot  string // of the machine (overlay.BootID); empty asks
 }
 
 // Reader reads one staged root of a Job that is not running. It is for one goroutine at a time.
 type Reader struct {
 	cfg   Config
-	log   *history
-	bases []tree.Path // the keys of log.state.Bases, sorted
+	log   *overlay.State
+	bases []tree.Path // the keys of log.Bases, sorted
 
 	walked   bool
 	changes  []tree.Change
@@ -70,15 +72,17 @@ type dirTimes struct{ base, view tree.Time }
 
 // Open reads the change log. The directories of cfg stay the caller's.
 func Open(cfg Config) (*Reader, error) {
-	log, err := readLog(cfg.Log)
-	if err != nil {
+	var err error
+	if cfg.Boot == "" {
+		if cfg.Boot, err = overlay.BootID(); err != nil {
+			return nil, err
+		}
+	}
+	r := &Reader{cfg: cfg}
+	if err := r.readLog(); err != nil {
 		return nil, fmt.Errorf("read change log: %w", err)
 	}
-	r := &Reader{cfg: cfg, log: log}
-	if err := r.settlePending(); err != nil {
-		return nil, fmt.Errorf("read change log: %w", err)
-	}
-	for p := range log.state.Bases {
+	for p := range r.log.Bases {
 		r.bases = append(r.bases, p)
 	}
 	slices.SortFunc(r.bases, tree.Path.Compare)

@@ -19,6 +19,7 @@ type viewDir struct {
 	up    hostfs.Reader // nil: the upper has nothing here
 	mark  *overlay.Mark // never nil
 	lower *tree.Path    // the workspace directory that shows here, nil for none
+	lost  bool          // nothing vouches for what is here (overlay.OpLost)
 }
 
 // entry is a name in a viewDir.
@@ -39,12 +40,12 @@ func markOf(m *overlay.Mark, name string) *overlay.Mark {
 }
 
 func (r *Reader) root() viewDir {
-	return viewDir{up: r.cfg.Upper, mark: r.log.state.Root, lower: &tree.Path{}}
+	return viewDir{up: r.cfg.Upper, mark: r.log.Root, lower: &tree.Path{}}
 }
 
-// childLower returns the workspace path that directory or lower entry name of v shows.
-func (r *Reader) childLower(v viewDir, name string) (*tree.Path, error) {
-	m := markOf(v.mark, name)
+// childLower returns the workspace path that directory or lower entry name of v, of which m is said,
+// shows.
+func (r *Reader) childLower(v viewDir, name string, m *overlay.Mark) (*tree.Path, error) {
 	switch {
 	case m.Opaque:
 		return nil, nil
@@ -69,17 +70,19 @@ func (r *Reader) moved(v viewDir, name string, from tree.Path) (*tree.Path, erro
 
 // entry returns name in v; ok is false when the view has no such name.
 func (r *Reader) entry(v viewDir, name string) (e entry, ok bool, err error) {
-	e = entry{mark: markOf(v.mark, name)}
-	if e.lower, err = r.childLower(v, name); err != nil {
-		return e, false, err
-	}
+	e = entry{mark: noMark}
 	if v.up != nil {
 		if e.node, err = r.upperNode(v.up, name); err != nil {
 			return e, false, fmt.Errorf("look at %q in %q of the upper: %w", name, v.path, err)
 		}
 	}
-	if e.node.Kind != tree.Absent {
-		e.up = true
+	if e.up = e.node.Kind != tree.Absent; e.up { // else a mark is left of what was removed
+		e.mark = markOf(v.mark, name)
+	}
+	if e.lower, err = r.childLower(v, name, e.mark); err != nil {
+		return e, false, err
+	}
+	if e.up {
 		return e, true, nil
 	}
 	if e.lower == nil || v.mark.White[name] {
@@ -91,7 +94,7 @@ func (r *Reader) entry(v viewDir, name string) (e entry, ok bool, err error) {
 
 // child opens directory e, the entry name of v. close must be called.
 func (r *Reader) child(v viewDir, name string, e entry) (c viewDir, done func(), err error) {
-	c = viewDir{mark: e.mark, lower: e.lower}
+	c = viewDir{mark: e.mark, lower: e.lower, lost: v.lost || e.mark.LostTree}
 	if c.path, err = v.path.Child(name); err != nil || !e.up {
 		return c, func() {}, err
 	}

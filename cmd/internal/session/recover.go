@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"stage/cmd/internal/gitview"
 	"stage/cmd/internal/store"
 	"stage/fs/hostfs"
+	"stage/fs/overlay"
 	"stage/fs/tree"
 	"stage/jail"
 )
@@ -49,6 +52,14 @@ func lostBundle(ctx context.Context, job *store.Job, build bundle.Build) (*bundl
 	b := bundle.Lost(&run, plan)
 	known := newBundle(job, build, bundle.SealedByRecovery)
 	b.SealedAt, b.Stage, b.Host = known.SealedAt, known.Stage, known.Host
+	for _, root := range run.Roots {
+		if root.Kind != bundle.RootStaged {
+			continue
+		}
+		if err := closeLog(job, root); err != nil {
+			b.Limits = append(b.Limits, fmt.Sprintf("change log of %q could not be ended: %v", root.Name, err))
+		}
+	}
 	// The changes of an interrupted Job are reviewable; that they cannot be counted, or not soon, is
 	// no reason not to seal it: another run waits for this.
 	ctx, cancel := context.WithTimeout(ctx, countFor)
@@ -58,6 +69,38 @@ func lostBundle(ctx context.Context, job *store.Job, build bundle.Build) (*bundl
 		b.Limits = append(b.Limits, "changes could not be counted: "+err.Error())
 	}
 	return b, nil
+}
+
+// closeLog ends the change log of a staged root as the supervisor would have: while the machine runs on
+// all is there that was recorded, which later nobody could tell.
+func closeLog(job *store.Job, root bundle.Root) error {
+	lower, err := hostfs.OpenRoot(root.Path.String())
+	if err != nil {
+		return err
+	}
+	defer lower.Close()
+	logs, err := hostfs.OpenRoot(job.Base())
+	if err != nil {
+		return err
+	}
+	defer logs.Close()
+	upper, err := hostfs.OpenRoot(job.Upper(root.Name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it died before it had one
+	}
+	if err != nil {
+		return err
+	}
+	defer upper.Close()
+	name := filepath.Base(job.Log(root.Name))
+	log, err := logs.OpenWrite(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return overlay.Recover(overlay.Config{Lower: lower, Upper: upper, LogFile: log, LogDir: logs, LogName: name})
 }
 
 // RecoverWorkspace ends every Job of a workspace that its supervisor left behind.

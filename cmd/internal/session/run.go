@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -251,6 +252,7 @@ type servedRoot struct {
 	name         string
 	lower, upper hostfs.Dir
 	pre, orphans hostfs.Dir
+	logs         hostfs.Dir
 	fs           *overlay.FS
 	server       *fusefs.Server
 }
@@ -267,11 +269,10 @@ func (r *servedRoot) close() error {
 	if r.upper != nil {
 		errs = append(errs, r.upper.Close())
 	}
-	if r.orphans != nil {
-		errs = append(errs, r.orphans.Close())
-	}
-	if r.pre != nil {
-		errs = append(errs, r.pre.Close())
+	for _, d := range []hostfs.Dir{r.orphans, r.pre, r.logs} {
+		if d != nil {
+			errs = append(errs, d.Close())
+		}
 	}
 	if r.lower != nil {
 		errs = append(errs, r.lower.Close())
@@ -309,8 +310,12 @@ func (s *run) serveRoot(r *servedRoot, view int, path string) (err error) {
 	if r.orphans, err = openPrivate(s.job.Orphans(r.name)); err != nil {
 		return errors.Join(err, log.Close())
 	}
+	if r.logs, err = hostfs.OpenRoot(s.job.Base()); err != nil {
+		return errors.Join(err, log.Close())
+	}
 	r.fs, err = overlay.Open(overlay.Config{
-		Lower: r.lower, Upper: r.upper, Preimages: r.pre, Orphans: r.orphans, LogFile: log, IDs: callerIDs(),
+		Lower: r.lower, Upper: r.upper, Preimages: r.pre, Orphans: r.orphans, IDs: callerIDs(),
+		LogFile: log, LogDir: r.logs, LogName: filepath.Base(s.job.Log(r.name)),
 		Rules: rulesBelow(&s.a.Plan, path), OnEvent: s.keeper.event,
 	})
 	if err != nil {

@@ -4,6 +4,8 @@ package stagedtest
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,15 +52,30 @@ type Job struct {
 // NewJob begins a Job over the workspace lower, stored in store, an existing directory.
 func NewJob(t testing.TB, lower, store string) *Job {
 	t.Helper()
+	if err := os.Mkdir(filepath.Join(store, "upper"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return openJob(t, lower, store, "", os.O_CREATE|os.O_EXCL)
+}
+
+// ResumeJob goes on with a Job that was sealed or broke off, as if the machine had the boot id boot.
+func ResumeJob(t testing.TB, lower, store, boot string) *Job {
+	t.Helper()
+	return openJob(t, lower, store, boot, 0)
+}
+
+func openJob(t testing.TB, lower, store, boot string, flags int) *Job {
+	t.Helper()
 	j := &Job{t: t, Lower: lower, Store: store, euid: uint32(os.Geteuid())}
-	j.must(os.Mkdir(filepath.Join(store, "upper"), 0o700))
-	j.must(os.Mkdir(filepath.Join(store, "orphans"), 0o700))
+	if err := os.Mkdir(filepath.Join(store, "orphans"), 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
 	j.gone = OpenRoot(t, filepath.Join(store, "orphans"))
 	j.low, j.up = OpenRoot(t, lower), OpenRoot(t, filepath.Join(store, "upper"))
-	log, err := os.OpenFile(j.logPath(), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	log, err := os.OpenFile(j.logPath(), os.O_RDWR|flags, 0o600)
 	j.must(err)
 	ids := overlay.IDs{Rootless: j.euid != 0, UID: j.euid, GID: uint32(os.Getegid())}
-	j.fs, err = overlay.Open(overlay.Config{Lower: j.low, Upper: j.up, Orphans: j.gone, LogFile: log, IDs: ids})
+	j.fs, err = overlay.Open(overlay.Config{Lower: j.low, Upper: j.up, Orphans: j.gone, LogFile: log, IDs: ids, Boot: boot})
 	j.must(err)
 	return j
 }
@@ -270,6 +287,72 @@ func (j *Job) Mkfifo(path string) {
 	parent, name := j.parent(path)
 	var e overlay.Entry
 	j.must(j.fs.Mknod(j.caller(), parent, name, unix.S_IFIFO|0o644, 0, &e))
+}
+
+// Sync makes everything durable, as syncfs(2) does.
+func (j *Job) Sync() {
+	j.t.Helper()
+	j.must(j.fs.Sync())
+}
+
+// Fsync makes one file durable.
+func (j *Job) Fsync(path string) {
+	j.t.Helper()
+	j.must(j.fs.Fsync(j.id(path), false))
+}
+
+// Append adds content at the end of a file.
+func (j *Job) Append(path, content string) {
+	j.t.Helper()
+	var a overlay.Attr
+	id := j.id(path)
+	j.must(j.fs.Getattr(id, &a))
+	_, err := j.fs.Write(id, []byte(content), int64(a.Size), false)
+	j.must(err)
+}
+
+// View returns all paths of the view: "dir" for a directory, the content of a file, else "special".
+func (j *Job) View() map[string]string {
+	j.t.Helper()
+	view := map[string]string{}
+	j.view(overlay.RootID, "", view)
+	return view
+}
+
+func (j *Job) view(dir uint64, at string, view map[string]string) {
+	j.t.Helper()
+	kids := map[string]overlay.Entry{}
+	j.must(j.fs.Readdir(dir, 0, true, func(e *overlay.DirEntry) bool {
+		if e.Entry != nil {
+			kids[e.Name] = *e.Entry
+		}
+		return true
+	}))
+	for name, e := range kids {
+		p := filepath.Join(at, name)
+		switch e.Mode & unix.S_IFMT {
+		case unix.S_IFDIR:
+			view[p] = "dir"
+			j.view(e.ID, p, view)
+		case unix.S_IFREG:
+			view[p] = "file " + j.content(e.ID, e.Size)
+		default:
+			view[p] = "special"
+		}
+	}
+}
+
+func (j *Job) content(id, size uint64) string {
+	j.t.Helper()
+	c, err := j.fs.Content(id)
+	j.must(err)
+	defer c.Done(0, false)
+	b := make([]byte, size)
+	if size > 0 {
+		_, err = unix.Pread(c.FD(), b, 0)
+		j.must(err)
+	}
+	return string(b)
 }
 
 // RemoveAll removes path and everything below, as rm -r does. list tells what is there.

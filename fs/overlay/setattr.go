@@ -286,7 +286,13 @@ func (f *FS) setLogical(p place, o owner) error {
 	if err := statPlace(p, &st); err != nil {
 		return err
 	}
-	differs := o.mode|need != o.mode || st.Uid != o.uid || st.Gid != o.gid
+	real := o.mode | need
+	if o.mode&unix.S_IFMT == unix.S_IFREG {
+		// A write by a server that is not root would clear them, also one that is no write of the Job's
+		// but its map written back (file_remove_privs, fs/inode.c).
+		real &^= unix.S_ISUID | unix.S_ISGID
+	}
+	differs := real != o.mode || st.Uid != o.uid || st.Gid != o.gid
 	x := xattrAt(p.d.fd, p.name)
 	if differs {
 		if err := x.set(AttrXattr, EncodeAttr(tree.Mode(o.mode&0o7777), o.uid, o.gid), 0); err != nil {
@@ -294,7 +300,7 @@ func (f *FS) setLogical(p place, o owner) error {
 		}
 		f.tab.setAttr(st.Ino, owner{o.mode & 0o7777, o.uid, o.gid})
 	}
-	if err := chmodPlace(p, o.mode|need); err != nil {
+	if err := chmodPlace(p, real); err != nil {
 		return err
 	}
 	if err := statPlace(p, &st); err != nil {

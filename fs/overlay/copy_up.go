@@ -77,7 +77,7 @@ func (f *FS) copyUpFile(n *node, why reason) error {
 		return err
 	}
 	if err := f.settle(n, c); err != nil {
-		return errors.Join(err, unix.Close(c.fd))
+		return errors.Join(err, f.discard(c.fd))
 	}
 	f.count.copyUps.Add(1)
 	return nil
@@ -134,14 +134,27 @@ func (f *FS) copyFile(src int, why reason) (*copied, error) {
 		}
 		var after unix.Stat_t
 		if err := unix.Fstat(src, &after); err != nil {
-			return nil, errors.Join(err, unix.Close(c.fd))
+			return nil, errors.Join(err, f.discard(c.fd))
 		}
 		if sameState(&c.st, &after) {
 			return c, nil
 		}
-		closeFD(c.fd)
+		if err := f.discard(c.fd); err != nil {
+			return nil, err
+		}
 	}
 	return nil, errMoving
+}
+
+// discard closes an unnamed upper file. What is known of its inode number must not be said of the
+// next one that gets it.
+func (f *FS) discard(fd int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return errors.Join(err, unix.Close(fd))
+	}
+	f.tab.clearAttr(st.Ino)
+	return unix.Close(fd)
 }
 
 func sameState(a, b *unix.Stat_t) bool {
@@ -170,7 +183,7 @@ func (f *FS) copyOnce(src int, why reason) (*copied, error) {
 		err = f.giveAttrs(c.fd, &c.st, c.node.Xattrs)
 	}
 	if err != nil {
-		return nil, errors.Join(err, unix.Close(c.fd))
+		return nil, errors.Join(err, f.discard(c.fd))
 	}
 	return c, nil
 }
@@ -252,7 +265,7 @@ func (f *FS) settleOrphan(n *node, fd int, st *unix.Stat_t) error {
 	if err := unix.Linkat(unix.AT_FDCWD, procFD(fd), f.orphanTop.fd, orphanName(orphan), unix.AT_SYMLINK_FOLLOW); err != nil {
 		return err
 	}
-	f.setOrphan(n, orphan)
+	f.setOrphan(n, orphan, st)
 	f.raise(n, st)
 	f.fds.replace(&n.slot, fd)
 	return nil
@@ -473,7 +486,7 @@ func (f *FS) copyUpLost(n *node, st *unix.Stat_t) error {
 	if err := statPlace(place{f.orphanTop, orphanName(orphan)}, &up); err != nil {
 		return err
 	}
-	f.setOrphan(n, orphan)
+	f.setOrphan(n, orphan, &up)
 	f.raise(n, &up)
 	f.count.copyUps.Add(1)
 	return nil

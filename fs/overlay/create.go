@@ -272,7 +272,8 @@ func (f *FS) adoptUnnamed(orphan uint64, st *unix.Stat_t) *node {
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
 	n := &node{kind: st.Mode & unix.S_IFMT, ino: f.inoLocked(true, st), lookups: 1}
-	n.oddLocked().orphan = orphan
+	r := n.oddLocked()
+	r.orphan, r.doomed = orphan, keyOf(st)
 	n.upper.Store(true)
 	f.tab.insertLocked(n)
 	return n

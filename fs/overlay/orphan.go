@@ -96,15 +96,15 @@ func (t *table) takeDeadLocked() []uint64 {
 	return dead
 }
 
-// setOrphan makes orphan the object of n, which has no names.
+// setOrphan makes orphan, an upper object with state st, the object of n, which has no names.
 //
 // Preconditions:
 //   - FS.mu is held exclusively.
-func (f *FS) setOrphan(n *node, orphan uint64) {
+func (f *FS) setOrphan(n *node, orphan uint64, st *unix.Stat_t) {
 	f.tab.mu.Lock()
 	defer f.tab.mu.Unlock()
 	r := n.oddLocked()
-	r.orphan, r.lost = orphan, nil
+	r.orphan, r.lost, r.doomed = orphan, nil, keyOf(st)
 }
 
 // adopted lets go of what kept n while it had no name.
@@ -123,6 +123,7 @@ func (f *FS) adopted(n *node) error {
 	if orphan == 0 {
 		return nil
 	}
+	r.doomed = inodeKey{}
 	return f.removeOrphan(orphanName(orphan))
 }
 

@@ -87,10 +87,25 @@ func (f *FS) listEntry(p *node, l dirName, d *DirEntry, e *Entry) bool {
 		return true
 	case unix.ENOENT:
 		return false
+	case errExclusive: // listed without attributes, which can be had under the exclusive lock only
+		return f.listBare(p, l.name, d) == nil
 	default: // listed without attributes: an error here would end the whole listing
 		*d = DirEntry{Name: l.name, Mode: uint32(l.typ) << 12}
 		return true
 	}
+}
+
+// listBare makes d the entry of name in p, without attributes.
+func (f *FS) listBare(p *node, name string, d *DirEntry) error {
+	var st unix.Stat_t
+	upper, err := f.find(p, name, &st)
+	if err != nil {
+		return err
+	}
+	f.tab.mu.Lock()
+	defer f.tab.mu.Unlock()
+	*d = DirEntry{Name: name, Ino: f.inoLocked(upper, &st), Mode: st.Mode & unix.S_IFMT}
+	return nil
 }
 
 // takeBack is Forget of one lookup with FS.mu held.

@@ -189,6 +189,7 @@ func (f *FS) findName(n *node) error {
 // Job touched one.
 func (f *FS) countLinks() error {
 	for _, b := range f.bases.Bases {
+		f.uncounted = f.uncounted || b.Subtree
 		if b.Node.Nlink < 2 || b.Node.Kind == tree.Dir || b.Node.Kind == tree.Absent {
 			continue
 		}
@@ -202,6 +203,24 @@ func (f *FS) countLinks() error {
 			return err
 		}
 	}
+	return nil
+}
+
+// countNames finds out how many names the view has of the lower inode with state st, if it has several.
+// What an earlier session did below a directory it moved or removed has no base of its own, so that
+// countLinks did not learn of it. It returns errExclusive where it must count and excl is not set.
+func (f *FS) countNames(upper bool, st *unix.Stat_t, excl bool) error {
+	if upper || st.Nlink < 2 || st.Mode&unix.S_IFMT == unix.S_IFDIR || !f.uncounted || f.groups[keyOf(st)] != nil {
+		return nil
+	}
+	if !excl {
+		return errExclusive
+	}
+	g := &linkGroup{lower: nodeOf(st, owner{st.Mode, st.Uid, st.Gid}), keys: []inodeKey{keyOf(st)}}
+	if err := f.countGroup(g); err != nil {
+		return err
+	}
+	f.groups[keyOf(st)] = g
 	return nil
 }
 

@@ -43,6 +43,9 @@ func (f *FS) lookup(p *node, name string, e *Entry, excl bool) error {
 		f.count.deniedLookups.Add(1)
 		return unix.ENOENT
 	}
+	if err := f.countNames(upper, &st, excl); err != nil {
+		return err
+	}
 	n := f.adopt(p, name, upper, &st, excl)
 	if n == nil {
 		return errExclusive
@@ -66,6 +69,9 @@ func (f *FS) hold(p *node, name string) (*node, error) {
 	var st unix.Stat_t
 	upper, err := f.find(p, name, &st)
 	if err != nil {
+		return nil, err
+	}
+	if err := f.countNames(upper, &st, true); err != nil {
 		return nil, err
 	}
 	return f.adopt(p, name, upper, &st, true), nil

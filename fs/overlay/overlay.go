@@ -124,6 +124,8 @@ type FS struct {
 	groups map[inodeKey]*linkGroup // by lower and by upper inode
 	// orphans is the number of the last orphan.
 	orphans uint64
+	// uncounted says that bases of whole directories were loaded, see countNames.
+	uncounted bool
 	// lowerLinks are the names of lower inodes with several; nil until they are needed.
 	lowerLinks map[inodeKey][]tree.Path
 

@@ -58,6 +58,9 @@ func (f *FS) victim(p *node, name string) (*victim, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := f.countNames(upper, &v.st, true); err != nil {
+		return nil, err
+	}
 	var lower unix.Stat_t
 	switch err := f.statLower(p, name, &lower); err {
 	case nil:

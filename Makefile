@@ -59,8 +59,10 @@ bench: build ## Go benchmarks; start to exit beside bwrap; file work beside a di
 	$(GO) run ./test/bench start -stage bin/stage
 	$(GO) run ./test/bench fs $(BENCH)
 
-soak: deps ## the long rest: tests SOAK (10) times with the race detector, then longer fuzzing
-	STAGE_SOAK=1 $(CHECK) -race -count $(SOAK) -timeout 6h ./...
+soak: deps ## the long rest: random tests and judges for long, tests SOAK (10) times with the race detector, on one processor, longer fuzzing
+	STAGE_SOAK=1 $(CHECK) -v -count 1 -timeout 3h ./test/conformance
+	GOMAXPROCS=1 $(CHECK) -count 1 -timeout 1h ./fs/... ./test/conformance
+	$(CHECK) -race -count $(SOAK) -timeout 6h ./...
 	FUZZTIME=2m test/fuzz.sh
 
 clean: ## remove what was built

@@ -99,6 +99,38 @@ var attrCases = []testCase{
 		w.did("chown", unix.Chown(w.at("h"), os.Getuid(), os.Getgid()))
 		w.stat("h")
 	}},
+	{name: "chown-of-a-fifo-drops-setuid", run: func(w *world) {
+		w.did("mkfifo", unix.Mkfifo(w.at("p"), 0o644))
+		w.chmod("p", 0o6755)
+		w.stat("p")
+		w.did("chown", unix.Chown(w.at("p"), os.Getuid(), os.Getgid()))
+		w.stat("p")
+	}},
+	{name: "map-keeps-setuid", setup: func(dir string) {
+		must(os.WriteFile(filepath.Join(dir, "f"), []byte(strings.Repeat("x", 5000)), 0o644))
+		must(os.Chmod(filepath.Join(dir, "f"), 0o755|os.ModeSetuid|os.ModeSetgid))
+	}, run: func(w *world) {
+		fd := w.fd("f", unix.O_RDWR)
+		m, err := unix.Mmap(fd, 0, 5000, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if !w.did("mmap", err) {
+			return
+		}
+		copy(m, "through the map, which is no write")
+		w.did("munmap", unix.Munmap(m))
+		w.stat("f")
+		w.pwrite("f", fd, "a write", 0)
+		w.stat("f")
+	}},
+	{name: "unnamed-files-leave-nothing", setup: manyFiles, run: func(w *world) {
+		for i := range 20 { // their inode numbers come again
+			fd, err := unix.Open(w.dir, unix.O_TMPFILE|unix.O_RDWR, 0o044)
+			w.did("open unnamed", err)
+			w.did("link over", unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", fd), unix.AT_FDCWD, w.at("f1"), unix.AT_SYMLINK_FOLLOW))
+			unix.Close(fd)
+			w.chmod(fmt.Sprintf("f%d", i), 0o600)
+			w.stat(fmt.Sprintf("f%d", i))
+		}
+	}},
 	{name: "chown", setup: files("f=1"), run: func(w *world) {
 		w.did("chown to self", unix.Chown(w.at("f"), os.Getuid(), os.Getgid()))
 		w.did("chown nothing", unix.Chown(w.at("f"), -1, -1))

@@ -29,6 +29,16 @@ func TestCases(t *testing.T) {
 	testenv.Users(t, func(t *testing.T, u testenv.User) { onTransports(t, u, "cases") })
 }
 
+func setupCases(top string) {
+	for _, c := range cases {
+		d := filepath.Join(top, c.name)
+		must(os.Mkdir(d, 0o755))
+		if c.setup != nil {
+			c.setup(d)
+		}
+	}
+}
+
 func insideCases(t *testing.T, dir string) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -37,18 +38,61 @@ import (
 	"stage/test/testenv"
 )
 
+// What the re-executions are told. They also get every other STAGE_ variable, so that a way of serving
+// can be chosen for a whole run, and what steers the Go runtime.
 const (
-	roleEnv  = "STAGE_CONFORMANCE_ROLE"
-	dirEnv   = "STAGE_CONFORMANCE_DIR"
-	suiteEnv = "STAGE_CONFORMANCE_SUITE"
-	seedEnv  = "STAGE_CONFORMANCE_SEED"
-	soakEnv  = "STAGE_SOAK"
+	roleEnv   = "STAGE_CONFORMANCE_ROLE"
+	dirEnv    = "STAGE_CONFORMANCE_DIR"
+	suiteEnv  = "STAGE_CONFORMANCE_SUITE"
+	seedEnv   = "STAGE_CONFORMANCE_SEED"   // repeats a random run
+	scriptEnv = "STAGE_CONFORMANCE_SCRIPT" // a saved script, for TestReplay
+	workerEnv = "STAGE_CONFORMANCE_WORKER"
+	soakEnv   = "STAGE_SOAK"
 
 	transportEnv = "STAGE_CONFORMANCE_TRANSPORT"
 )
 
 // patience is how long one suite may take before its server is killed.
 const patience = 4 * time.Minute
+
+// soaking reports whether there is much time.
+func soaking() bool { return os.Getenv(soakEnv) != "" }
+
+// suite is something done inside the mount.
+type suite struct {
+	setup  func(top string) // fills DIR/lower, and DIR/plain alike; may be nil
+	inside func(t *testing.T, dir string)
+}
+
+// suites are named "suite" or "suite:part"; parts work one after the other over the same trees, each
+// with the overlay closed and opened again before it.
+func suites() map[string]suite {
+	all := map[string]suite{
+		"posix":    {inside: insidePosix},
+		"cases":    {setup: setupCases, inside: insideCases},
+		"messages": {setup: setupMessages, inside: insideMessages},
+	}
+	for name, k := range kinds() {
+		all[name] = suite{setup: k.setupTrees, inside: k.inside}
+	}
+	return all
+}
+
+// suiteNamed returns the suite of a name, and the part that is meant.
+func suiteNamed(name string) (s suite, part string, err error) {
+	name, part, _ = strings.Cut(name, ":")
+	s, ok := suites()[name]
+	if !ok {
+		return s, "", fmt.Errorf("unknown suite %q", name)
+	}
+	return s, part, nil
+}
+
+// part is the part of the suite this process is in.
+func part() string {
+	_, part, _ := strings.Cut(os.Getenv(suiteEnv), ":")
+	return part
+}
 
 func TestMain(m *testing.M) {
 	roles := map[string]func(dir string) error{"setup": setup, "serve": serve, "mount": mountAndExec}
@@ -67,56 +111,103 @@ func TestMain(m *testing.M) {
 func self(ctx context.Context, u testenv.User, role, dir, suite string) *exec.Cmd {
 	c := u.Command("/proc/self/exe")
 	withCtx := exec.CommandContext(ctx, c.Path)
-	withCtx.Env = append(c.Env, roleEnv+"="+role, dirEnv+"="+dir, suiteEnv+"="+suite)
-	for _, name := range []string{seedEnv, soakEnv, transportEnv} {
-		withCtx.Env = append(withCtx.Env, name+"="+os.Getenv(name))
-	}
+	withCtx.Env = slices.Concat(c.Env, passed(os.Environ()), []string{roleEnv + "=" + role, dirEnv + "=" + dir, suiteEnv + "=" + suite})
 	withCtx.SysProcAttr = c.SysProcAttr
+	// A server that hangs says where before it is killed.
+	withCtx.Cancel = func() error { return withCtx.Process.Signal(unix.SIGQUIT) }
+	withCtx.WaitDelay = 5 * time.Second
 	return withCtx
 }
 
 // onTransports runs suites as u over each transport.
 func onTransports(t *testing.T, u testenv.User, suites ...string) {
 	t.Helper()
-	for _, tr := range []fusefs.Transport{fusefs.Loop, fusefs.Uring} {
-		t.Run(tr.String(), func(t *testing.T) {
-			if tr == fusefs.Uring {
-				testenv.FUSEOverIOUring(t)
-			}
-			t.Setenv(transportEnv, tr.String())
-			runSuite(t, u, suites...)
-		})
+	for _, tr := range transports {
+		t.Run(tr.String(), func(t *testing.T) { onTransport(t, tr, u, suites...) })
 	}
 }
 
-// runSuite makes the fixtures, runs suites as u, each inside a mount of its own over the same lower
-// and upper, and checks that the lower tree was not touched and that the change log can be replayed.
+var transports = []fusefs.Transport{fusefs.Loop, fusefs.Uring}
+
+// onTransport runs suites as u over one transport.
+func onTransport(t *testing.T, tr fusefs.Transport, u testenv.User, suites ...string) {
+	t.Helper()
+	if tr == fusefs.Uring {
+		testenv.FUSEOverIOUring(t)
+	}
+	t.Setenv(transportEnv, tr.String())
+	runSuite(t, u, suites...)
+}
+
+// passed returns the variables of env that a re-execution gets as well.
+func passed(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return !strings.HasPrefix(name, "STAGE_") && !slices.Contains([]string{"GOMAXPROCS", "GODEBUG", "GORACE"}, name)
+	})
+}
+
+// runSuite makes the fixtures of the first suite, runs suites as u, each inside a mount of its own
+// over the same lower and upper, and checks that the lower tree was not touched and that the change
+// log can be replayed.
 func runSuite(t *testing.T, u testenv.User, suites ...string) {
+	t.Helper()
+	tr := newTrial(t, u, suites[0])
+	for _, suite := range suites {
+		tr.run(suite)
+	}
+	tr.check()
+}
+
+// trial is a lower and a plain tree, made alike, and the upper over the lower.
+type trial struct {
+	t      *testing.T
+	u      testenv.User
+	dir    string
+	before testenv.Tree // the lower
+}
+
+// newTrial makes the fixtures of suite.
+func newTrial(t *testing.T, u testenv.User, suite string) *trial {
 	t.Helper()
 	testenv.Need(t, testenv.FUSE)
 	if !u.IsRoot() {
 		testenv.Need(t, testenv.Userns)
 	}
-	dir := u.TempDir(t)
+	tr := &trial{t: t, u: u, dir: u.TempDir(t)}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if out, err := self(ctx, u, "setup", dir, "").CombinedOutput(); err != nil {
+	if out, err := self(ctx, u, "setup", tr.dir, suite).CombinedOutput(); err != nil {
 		t.Fatalf("setup: %v\n%s", err, out)
 	}
-	before := testenv.Snapshot(t, filepath.Join(dir, "lower"))
-	for _, suite := range suites {
-		out, err := self(ctx, u, "serve", dir, suite).CombinedOutput()
-		if err != nil || testing.Verbose() {
-			t.Logf("%s", out)
-		}
-		if err != nil {
-			t.Fatalf("suite %s: %v", suite, err)
-		}
+	tr.before = testenv.Snapshot(t, tr.lower())
+	return tr
+}
+
+func (tr *trial) lower() string { return filepath.Join(tr.dir, "lower") }
+
+// run runs a suite in a mount of its own.
+func (tr *trial) run(suite string) {
+	tr.t.Helper()
+	ctx, cancel := context.WithTimeout(tr.t.Context(), patience)
+	defer cancel()
+	out, err := self(ctx, tr.u, "serve", tr.dir, suite).CombinedOutput()
+	if err != nil || testing.Verbose() {
+		tr.t.Logf("%s", out)
 	}
-	if d := testenv.Untouched(before, testenv.Snapshot(t, filepath.Join(dir, "lower"))); d != "" {
-		t.Errorf("the lower tree was touched:\n%s", d)
+	if err != nil {
+		tr.keepScript()
+		tr.t.Fatalf("suite %s: %v", suite, err)
 	}
-	checkLog(t, filepath.Join(dir, "log"))
+}
+
+// check is what must hold when everything is over.
+func (tr *trial) check() {
+	tr.t.Helper()
+	if d := testenv.Untouched(tr.before, testenv.Snapshot(tr.t, tr.lower())); d != "" {
+		tr.t.Errorf("the lower tree was touched:\n%s", d)
+	}
+	checkLog(tr.t, filepath.Join(tr.dir, "log"))
 }
 
 func checkLog(t *testing.T, path string) {
@@ -139,23 +230,12 @@ func setup(dir string) error {
 			return err
 		}
 	}
-	all := slices.Clone(cases)
-	for _, c := range messageCases {
-		all = append(all, testCase{name: c.dir(), setup: c.setup})
+	s, _, err := suiteNamed(os.Getenv(suiteEnv))
+	if err != nil || s.setup == nil {
+		return err
 	}
-	for i := range modelTrees {
-		all = append(all, testCase{name: modelName(i), setup: modelSetup})
-	}
-	for _, c := range all {
-		for _, top := range []string{"lower", "plain"} {
-			d := filepath.Join(dir, top, c.name)
-			if err := os.Mkdir(d, 0o755); err != nil {
-				return err
-			}
-			if c.setup != nil {
-				c.setup(d)
-			}
-		}
+	for _, top := range []string{"lower", "plain"} {
+		s.setup(filepath.Join(dir, top))
 	}
 	return nil
 }
@@ -306,19 +386,9 @@ func TestInside(t *testing.T) {
 		return
 	}
 	unix.Umask(0o022)
-	dir := os.Getenv(dirEnv)
-	switch suite := os.Getenv(suiteEnv); suite {
-	case "posix":
-		insidePosix(t, dir)
-	case "messages":
-		insideMessages(t, dir)
-	case "cases":
-		insideCases(t, dir)
-	case "model":
-		insideModel(t, dir)
-	case "reopened":
-		insideReopened(t, dir)
-	default:
-		t.Fatalf("unknown suite %q", suite)
+	s, _, err := suiteNamed(os.Getenv(suiteEnv))
+	if err != nil {
+		t.Fatal(err)
 	}
+	s.inside(t, os.Getenv(dirEnv))
 }

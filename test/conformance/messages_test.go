@@ -28,7 +28,7 @@ type messageCase struct {
 	want    string
 }
 
-func (c *messageCase) dir() string { return "messages-" + strings.ReplaceAll(c.name, " ", "-") }
+func (c *messageCase) dir() string { return strings.ReplaceAll(c.name, " ", "-") }
 
 // TestMessages holds what operations cost in messages, so that no change makes one dearer unnoticed.
 func TestMessages(t *testing.T) {
@@ -38,6 +38,16 @@ func TestMessages(t *testing.T) {
 
 // uncounted are the requests that come when the kernel likes.
 var uncounted = []string{"FORGET", "BATCH_FORGET", "INTERRUPT"}
+
+func setupMessages(top string) {
+	for _, c := range messageCases {
+		d := filepath.Join(top, c.dir())
+		mustDo(os.Mkdir(d, 0o755))
+		if c.setup != nil {
+			c.setup(d)
+		}
+	}
+}
 
 func insideMessages(t *testing.T, dir string) {
 	// What the server answers ENOSYS is asked once per mount.

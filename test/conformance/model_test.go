@@ -2,12 +2,12 @@ package conformance
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,81 +18,249 @@ import (
 	"stage/test/testenv"
 )
 
-// modelTime is how long random operations run; soak runs longer.
+// Random tests do the same random steps on a plain directory and on the mount, and compare every
+// result and, now and then, the trees. Each round starts from untouched trees, where the lower still
+// matters, and reopens the overlay in the middle. STAGE_CONFORMANCE_SEED repeats a round; the steps
+// of a failing tree are saved, and STAGE_CONFORMANCE_SCRIPT gives them to TestReplay.
+
+// How long the rounds of one random test go on, for one user; the last round is finished.
 const (
-	modelTime = 4 * time.Second
-	soakTime  = 2 * time.Minute
+	shortTime = 12 * time.Second
+	soakTime  = 5 * time.Minute
 )
 
-// TestRandomOperations does the same random operations on a plain directory and on the mount, and
-// compares every result and, now and then, the trees. STAGE_CONFORMANCE_SEED repeats a run.
-func TestRandomOperations(t *testing.T) {
+// kind is a kind of random test.
+type kind struct {
+	name         string
+	setup        func(dir string) // fills one tree
+	trees, steps int
+	next         func(m *model) step
+	workers      int // processes that share the trees; 0: this one
+}
+
+func kinds() map[string]kind {
+	all := map[string]kind{}
+	for _, k := range []kind{
+		{name: "names", setup: namesTree, trees: 40, steps: 400, next: (*model).nameStep},
+		{name: "data", setup: dataTree, trees: 30, steps: 500, next: (*model).dataStep},
+		{name: "processes", setup: bothTrees, trees: 12, steps: 600, next: (*model).workerStep, workers: 4},
+		{name: "law", setup: lawTree, trees: 500, steps: 24, next: (*model).lawStep},
+	} {
+		all[k.name] = k
+	}
+	return all
+}
+
+// TestRandomNames works on the name space.
+func TestRandomNames(t *testing.T) { randomTest(t, "names") }
+
+// TestRandomData works on what files hold, through several descriptors and maps.
+func TestRandomData(t *testing.T) { randomTest(t, "data") }
+
+// TestRandomProcesses has several processes at work at once, each in trees of its own and all in
+// shared directories, where each has its own names.
+func TestRandomProcesses(t *testing.T) { randomTest(t, "processes") }
+
+// TestTreeLaw does 500 short scripts: the tree seen inside is the tree of doing it directly,
+// attribute for attribute, explicitly set times included.
+func TestTreeLaw(t *testing.T) { randomTest(t, "law") }
+
+func randomTest(t *testing.T, kind string) {
 	testenv.Users(t, func(t *testing.T, u testenv.User) {
-		if os.Getenv(seedEnv) == "" {
-			t.Setenv(seedEnv, strconv.FormatInt(time.Now().UnixNano(), 10))
+		seed, given := os.LookupEnv(seedEnv)
+		if !given {
+			seed = strconv.FormatInt(time.Now().UnixNano(), 10)
 		}
-		t.Logf("%s=%s", seedEnv, os.Getenv(seedEnv))
-		onTransports(t, u, "model", "reopened")
+		first, err := strconv.ParseUint(seed, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		length := shortTime
+		if soaking() {
+			length = soakTime
+		}
+		rounds := uint64(0)
+		for end := time.Now().Add(length); rounds < 2 || !given && time.Now().Before(end) && !t.Failed(); rounds++ {
+			tr := transports[rounds%2]
+			seed := first // one that was given is for both transports
+			if !given {
+				seed += rounds
+			}
+			t.Setenv(seedEnv, strconv.FormatUint(seed, 10))
+			t.Run(fmt.Sprintf("%s %d", tr, seed), func(t *testing.T) { onTransport(t, tr, u, kind+":0", kind+":1", kind+":check") })
+		}
+		t.Logf("%d rounds of %d trees from %s=%d on", rounds, kinds()[kind].trees, seedEnv, first)
 	})
 }
 
-// modelSetup fills the tree that random operations start from.
-func modelSetup(dir string) {
-	for _, d := range []string{"a", "a/b", "a/b/c", "d", "d/e", "f"} {
-		must(os.Mkdir(filepath.Join(dir, d), 0o755))
-		for i := range 3 {
-			must(os.WriteFile(filepath.Join(dir, d, fmt.Sprintf("%d", i)), bytes.Repeat([]byte(d), 100*i), 0o644))
-		}
+// TestReplay does the saved script of a failing tree again.
+func TestReplay(t *testing.T) {
+	script := os.Getenv(scriptEnv)
+	if script == "" {
+		return
 	}
-	must(os.Link(filepath.Join(dir, "a/0"), filepath.Join(dir, "d/linked")))
-	must(os.Link(filepath.Join(dir, "a/0"), filepath.Join(dir, "f/linked2")))
-	must(os.Symlink("../x", filepath.Join(dir, "a/s")))
-	must(unix.Mkfifo(filepath.Join(dir, "d/p"), 0o644))
+	sc, err := readScript(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var suites []string
+	for i := range sc.parts {
+		suites = append(suites, fmt.Sprintf("%s:replay%d", sc.kind, i))
+	}
+	testenv.Users(t, func(t *testing.T, u testenv.User) { runSuite(t, u, append(suites, sc.kind+":check")...) })
 }
 
-// modelTrees is how many trees are made for random operations: each run of a few hundred starts in
-// an untouched one, where the lower still matters.
-const (
-	modelTrees = 40
-	modelSteps = 400
-)
+// keepScript saves the script of the tree that was at work when a random suite failed.
+func (tr *trial) keepScript() {
+	tr.t.Helper()
+	current, err := os.ReadFile(filepath.Join(tr.dir, "failed"))
+	if err != nil {
+		return // no random suite
+	}
+	script, err := os.ReadFile(filepath.Join(tr.dir, "scripts", string(current)))
+	if err != nil {
+		tr.t.Error(err)
+		return
+	}
+	f, err := os.CreateTemp("", "stage-script-"+tr.u.Name+"-*.jsonl")
+	if err != nil {
+		tr.t.Error(err)
+		return
+	}
+	defer f.Close()
+	if _, err := f.Write(script); err != nil {
+		tr.t.Error(err)
+	}
+	tr.t.Logf("seed %s; once more: %s=%s go test -run TestReplay/%s ./test/conformance", os.Getenv(seedEnv), scriptEnv, f.Name(), tr.u.Name)
+}
 
-func modelName(i int) string { return fmt.Sprintf("model%d", i) }
+func (k kind) tree(i int) string { return k.name + strconv.Itoa(i) }
 
-func insideModel(t *testing.T, dir string) {
+func (k kind) setupTrees(top string) {
+	for i := range k.trees {
+		dir := filepath.Join(top, k.tree(i))
+		must(os.Mkdir(dir, 0o755))
+		k.setup(dir)
+	}
+	if k.workers > 0 {
+		setupShared(top)
+	}
+}
+
+func (k kind) inside(t *testing.T, dir string) {
+	switch part := part(); {
+	case part == "check":
+		k.compareAll(t, dir)
+	case strings.HasPrefix(part, "replay"):
+		k.replay(t, dir, strings.TrimPrefix(part, "replay"))
+	case k.workers == 0:
+		k.runTrees(t, dir, 0, 1)
+	case os.Getenv(workerEnv) != "":
+		k.work(t, dir)
+	default:
+		k.startWorkers(t, dir)
+	}
+}
+
+// runTrees does random steps in every n-th tree from the first on.
+func (k kind) runTrees(t *testing.T, dir string, first, n int) {
 	seed, err := strconv.ParseUint(os.Getenv(seedEnv), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	length := modelTime
-	if os.Getenv(soakEnv) != "" {
-		length = soakTime
-	}
-	end := time.Now().Add(length)
-	for i := 0; time.Now().Before(end) || i < modelTrees; i++ {
-		rnd := rand.New(rand.NewPCG(seed, uint64(i)))
-		tree := modelName(i % modelTrees)
-		m := &model{t: t, rand: rnd, plain: filepath.Join(dir, "plain", tree), mount: filepath.Join(dir, "mnt", tree)}
-		m.run()
+	for i := first; i < k.trees; i += n {
+		m := k.model(t, dir, i)
+		m.rand = rand.New(rand.NewPCG(seed, uint64(i)<<8|uint64(part()[0])))
+		m.history, err = openHistory(dir, k, i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.run(k)
 		if t.Failed() {
-			t.Fatalf("tree %s, seed %d:\n%s", tree, seed, strings.Join(m.history[max(0, len(m.history)-110):], "\n"))
+			must(os.WriteFile(filepath.Join(dir, "failed"), []byte(k.tree(i)), 0o644))
+			t.Fatalf("seed %d, tree %s, the last steps:\n%s", seed, k.tree(i), m.history.tail(60))
+		}
+		must(m.history.file.Close())
+	}
+}
+
+// replay does one part of a saved script.
+func (k kind) replay(t *testing.T, dir, part string) {
+	sc, err := readScript(os.Getenv(scriptEnv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i, err := strconv.Atoi(part)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := k.model(t, dir, sc.tree)
+	defer m.close()
+	for _, st := range sc.parts[i] {
+		if m.steps++; !m.step(st) {
+			return
 		}
 	}
+	m.compareTrees()
 }
 
-// insideReopened compares the trees of a run of insideModel once more, over an overlay that was
-// closed and opened again.
-func insideReopened(t *testing.T, dir string) {
-	for i := range modelTrees {
-		m := &model{t: t, plain: filepath.Join(dir, "plain", modelName(i)), mount: filepath.Join(dir, "mnt", modelName(i))}
+// compareAll compares the trees once more, over an overlay that was closed and opened again.
+func (k kind) compareAll(t *testing.T, dir string) {
+	for i := range k.trees {
+		m := k.model(t, dir, i)
 		m.compareTrees()
+		m.close()
+		if t.Failed() {
+			must(os.WriteFile(filepath.Join(dir, "failed"), []byte(k.tree(i)), 0o644))
+			t.Fatalf("tree %s, the overlay reopened", k.tree(i))
+		}
+	}
+	if k.workers > 0 {
+		compareShared(t, dir)
 	}
 }
 
-func (m *model) run() {
-	defer m.closeAll()
-	for range modelSteps {
-		if !m.step() {
+// model is one run of steps on both sides.
+type model struct {
+	t            *testing.T
+	rand         *rand.Rand
+	plain, mount *side
+	steps        int
+	history      *history
+	worker       string // begins the names of this process in shared directories
+	// sloppyHoles allows steps after which holes are not compared: fallocate, of which ext4 may make
+	// data when it likes, and stores through a map, which make data of a whole folio, and of which FUSE
+	// knows nothing while it looks for holes (fuse_lseek, fs/fuse/file.c).
+	sloppyHoles bool
+}
+
+func (k kind) model(t *testing.T, dir string, i int) *model {
+	m := &model{
+		t:           t,
+		sloppyHoles: i%2 == 1,
+		plain:       newSide(filepath.Join(dir, "plain"), k.tree(i)),
+		mount:       newSide(filepath.Join(dir, "mnt"), k.tree(i)),
+	}
+	if k.workers > 0 && part() != "check" {
+		m.worker = "w" + os.Getenv(workerEnv)
+		m.plain.share(3)
+		m.mount.share(3 + len(sharedDirs))
+	}
+	return m
+}
+
+func (m *model) close() {
+	m.plain.close()
+	m.mount.close()
+}
+
+func (m *model) run(k kind) {
+	defer m.close()
+	for range k.steps {
+		m.steps++
+		st := k.next(m)
+		m.history.add(st)
+		if !m.step(st) {
 			return
 		}
 		if m.steps%100 == 0 {
@@ -102,136 +270,83 @@ func (m *model) run() {
 			return
 		}
 	}
+	m.compareTrees()
 }
 
-// model is one run of random operations.
-type model struct {
-	t            *testing.T
-	rand         *rand.Rand
-	plain, mount string
-	steps        int
-	history      []string
-	open         [][2]int // descriptors of the same file on both sides
-}
-
-// operation is done below dir and returns what it saw.
-type operation struct {
-	name string
-	do   func(dir string) string
-}
-
-// step does one operation on both sides. It reports false when they differed.
-func (m *model) step() bool {
-	m.steps++
-	if m.rand.IntN(8) == 0 {
-		return m.stepOpen()
+// step does one step on both sides. It reports false when they differed.
+func (m *model) step(st step) bool {
+	a, b := m.plain.do(st), m.mount.do(st)
+	if m.history != nil && a == b {
+		m.history.result(a)
 	}
-	op := m.operation()
-	a, b := op.do(m.plain), op.do(m.mount)
-	m.history = append(m.history, op.name+": "+a)
 	if a != b {
-		m.t.Errorf("step %d, %s: plain %s, mount %s", m.steps, op.name, a, b)
+		m.t.Errorf("step %d, %s: plain %s, mount %s", m.steps, st, a, b)
 	}
 	return a == b
 }
 
-// stepOpen opens a file, or uses one that is open, whatever happened to its names.
-func (m *model) stepOpen() bool {
-	if len(m.open) < 10 && m.rand.IntN(2) == 0 {
-		path := m.path()
-		a, errA := unix.Open(m.plain+"/"+path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-		b, errB := unix.Open(m.mount+"/"+path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-		m.history = append(m.history, "open "+path+": "+errName(errA))
-		if errName(errA) != errName(errB) {
-			m.t.Errorf("step %d, open %s: plain %s, mount %s", m.steps, path, errName(errA), errName(errB))
-			return false
-		}
-		if errA == nil {
-			m.open = append(m.open, [2]int{a, b})
-		}
-		return true
+func (m *model) compareTrees() {
+	m.t.Helper()
+	m.openUp()
+	var ignore []testenv.Field
+	if m.sloppyHoles {
+		ignore = append(ignore, testenv.Holes)
 	}
-	if len(m.open) == 0 {
-		return true
+	if d := diffTrees(m.t, m.plain.dir, m.mount.dir, ignore...); d != "" {
+		m.t.Errorf("after step %d the trees differ, plain → mount:\n%s", m.steps, d)
 	}
-	i := m.rand.IntN(len(m.open))
-	op := m.operationOnOpen()
-	a, b := op.onFD(m.open[i][0]), op.onFD(m.open[i][1])
-	m.history = append(m.history, fmt.Sprintf("%s of open file %d: %s", op.name, i, a))
-	if a != b {
-		m.t.Errorf("step %d, %s of an open file: plain %s, mount %s", m.steps, op.name, a, b)
+}
+
+// diffTrees compares two trees in everything. Of mtimes only those count that were set: the others
+// depend on when each side was at work. A FIFO's is not set by FUSE when it is written to (S_NOCMTIME).
+func diffTrees(t *testing.T, plain, mount string, ignore ...testenv.Field) string {
+	t.Helper()
+	a, b := testenv.Snapshot(t, plain), testenv.Snapshot(t, mount)
+	for _, s := range []testenv.Tree{a, b} {
+		for p, e := range s {
+			if when, err := time.Parse(time.RFC3339Nano, e.Mtime); err != nil || when.Unix() >= recent || e.Kind == "fifo" {
+				e.Mtime = "now"
+				s[p] = e
+			}
+		}
+	}
+	return testenv.Diff(a, b, ignore...)
+}
+
+// openUp makes what nobody may read readable on both sides, its mode having been compared, so that
+// the trees can be.
+func (m *model) openUp() {
+	for closed := true; closed && !m.t.Failed(); { // what lies in a closed directory shows in the next round
+		closed = false
+		for _, path := range m.there() {
+			closed = m.openUpPath(path) || closed
+		}
+	}
+}
+
+func (m *model) openUpPath(path string) bool {
+	var st unix.Stat_t
+	must(unix.Lstat(m.plain.at(path), &st))
+	need := map[uint32]uint32{unix.S_IFREG: 0o400, unix.S_IFDIR: 0o700}[st.Mode&unix.S_IFMT]
+	if st.Mode&need == need {
 		return false
 	}
-	if op.name == "close" {
-		m.open = append(m.open[:i], m.open[i+1:]...)
-	}
-	return true
-}
-
-type openOperation struct {
-	name string
-	onFD func(fd int) string
-}
-
-func (m *model) operationOnOpen() openOperation {
-	off, data := int64(m.rand.IntN(3000)), m.data()
-	all := []openOperation{
-		{"close", func(fd int) string { return errName(unix.Close(fd)) }},
-		{"fstat", func(fd int) string {
-			var st unix.Stat_t
-			err := unix.Fstat(fd, &st)
-			return describe(&st) + errName(err)
-		}},
-		{"pread", func(fd int) string {
-			b := make([]byte, 4000)
-			n, err := unix.Pread(fd, b, off)
-			return brief(b[:max(n, 0)]) + errName(err)
-		}},
-		{fmt.Sprintf("pwrite %d at %d", len(data), off), func(fd int) string {
-			n, err := unix.Pwrite(fd, data, off)
-			return fmt.Sprint(n, errName(err))
-		}},
-		{fmt.Sprintf("ftruncate %d", off), func(fd int) string { return errName(unix.Ftruncate(fd, off)) }},
-		{"fchmod", func(fd int) string { return errName(unix.Fchmod(fd, uint32(off)&0o777|0o600)) }},
-		{"fallocate", func(fd int) string { return errName(unix.Fallocate(fd, 0, off, 1000)) }},
-	}
-	return all[m.rand.IntN(len(all))]
-}
-
-func (m *model) closeAll() {
-	for _, fds := range m.open {
-		unix.Close(fds[0])
-		unix.Close(fds[1])
-	}
-}
-
-func (m *model) data() []byte {
-	return bytes.Repeat([]byte{byte('a' + m.rand.IntN(26))}, m.rand.IntN(2000))
-}
-
-// path returns a random path: half of the time one that is there, else one of few names, so that
-// operations meet.
-func (m *model) path() string {
-	if m.rand.IntN(2) == 0 {
-		if there := m.there(); len(there) > 0 {
-			return there[m.rand.IntN(len(there))]
-		}
-	}
-	names := []string{"a", "b", "c", "d", "e", "f", "0", "1", "2", "linked", "linked2", "s", "p", "new"}
-	path := names[m.rand.IntN(len(names))]
-	for range m.rand.IntN(4) {
-		path += "/" + names[m.rand.IntN(len(names))]
-	}
-	return path
+	m.step(step{Op: "stat", P: path})
+	return m.step(step{Op: "chmod", P: path, Flags: int(st.Mode&0o7777 | need)})
 }
 
 // there returns the paths in the plain tree.
 func (m *model) there() []string {
 	var paths []string
-	err := filepath.WalkDir(m.plain, func(p string, _ fs.DirEntry, err error) error {
-		if rel, _ := filepath.Rel(m.plain, p); rel != "." {
-			paths = append(paths, rel)
+	err := filepath.WalkDir(m.plain.dir, func(p string, d fs.DirEntry, err error) error {
+		rel, _ := filepath.Rel(m.plain.dir, p)
+		if rel == "." {
+			return err
 		}
+		if err != nil && d.IsDir() {
+			return fs.SkipDir // closed; listed already
+		}
+		paths = append(paths, rel)
 		return err
 	})
 	if err != nil {
@@ -240,83 +355,137 @@ func (m *model) there() []string {
 	return paths
 }
 
-func (m *model) operation() operation {
-	p, q, data := m.path(), m.path(), m.data()
-	mode, size := uint32(m.rand.IntN(0o1000)), int64(m.rand.IntN(5000))
-	when := unix.NsecToTimespec(int64(m.rand.IntN(1<<30)) * 1e9)
-	all := []operation{
-		{"write " + p, func(d string) string { return errName(writeNonblock(d+"/"+p, data, unix.O_TRUNC)) }},
-		{"append " + p, func(d string) string { return errName(writeNonblock(d+"/"+p, data, unix.O_APPEND)) }},
-		{"read " + p, func(d string) string { return readNonblock(d + "/" + p) }},
-		{"stat " + p, func(d string) string {
-			var st unix.Stat_t
-			err := unix.Lstat(d+"/"+p, &st)
-			return describe(&st) + errName(err)
-		}},
-		{"mkdir " + p, func(d string) string { return errName(unix.Mkdir(d+"/"+p, 0o755)) }},
-		{"unlink " + p, func(d string) string { return errName(unix.Unlink(d + "/" + p)) }},
-		{"rmdir " + p, func(d string) string { return errName(unix.Rmdir(d + "/" + p)) }},
-		{"rm -r " + p, func(d string) string { return removeTree(d + "/" + p) }},
-		m.rename(p, q, 0), m.rename(p, q, 0), m.rename(p, q, unix.RENAME_NOREPLACE), m.rename(p, q, unix.RENAME_EXCHANGE),
-		{"link " + p + " " + q, func(d string) string { return errName(unix.Link(d+"/"+p, d+"/"+q)) }},
-		{"symlink " + p, func(d string) string { return errName(unix.Symlink(q, d+"/"+p)) }},
-		{fmt.Sprintf("chmod %s %o", p, mode), func(d string) string {
-			return errName(unix.Fchmodat(unix.AT_FDCWD, d+"/"+p, mode|0o700, 0))
-		}},
-		{fmt.Sprintf("truncate %s %d", p, size), func(d string) string { return errName(unix.Truncate(d+"/"+p, size)) }},
-		{"utimes " + p, func(d string) string {
-			return errName(unix.UtimesNanoAt(unix.AT_FDCWD, d+"/"+p, []unix.Timespec{when, when}, unix.AT_SYMLINK_NOFOLLOW))
-		}},
-		{"setxattr " + p, func(d string) string {
-			return errName(unix.Lsetxattr(d+"/"+p, "user.x", data[:min(len(data), 100)], 0))
-		}},
-	}
-	return all[m.rand.IntN(len(all))]
+// oldTime is what fixtures are from, unless a test says otherwise.
+func oldTime(path string, ns int64) {
+	ts := unix.NsecToTimespec(946684800_000000000 + ns)
+	must(unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-func (m *model) rename(p, q string, flags uint) operation {
-	return operation{fmt.Sprintf("rename %s %s %d", p, q, flags), func(d string) string {
-		return errName(unix.Renameat2(unix.AT_FDCWD, d+"/"+p, unix.AT_FDCWD, d+"/"+q, flags))
-	}}
-}
-
-// writeNonblock is a write that cannot wait for a FIFO's reader.
-func writeNonblock(path string, data []byte, flags int) error {
-	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_NONBLOCK|unix.O_NOFOLLOW|flags, 0o644)
-	if err != nil {
+// ageAll gives everything in dir times that are long past.
+func ageAll(dir string) {
+	must(filepath.WalkDir(dir, func(p string, _ fs.DirEntry, err error) error {
+		if err == nil {
+			oldTime(p, int64(len(p)-len(dir)))
+		}
 		return err
-	}
-	defer unix.Close(fd)
-	_, err = unix.Write(fd, data)
-	return err
+	}))
 }
 
-func readNonblock(path string) string {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return errName(err)
+// namesTree fills a tree with names of every kind.
+func namesTree(dir string) {
+	for _, d := range []string{"a", "a/b", "a/b/c", "d", "d/e", "f"} {
+		must(os.Mkdir(filepath.Join(dir, d), 0o755))
+		for i := range 3 {
+			must(os.WriteFile(filepath.Join(dir, d, strconv.Itoa(i)), bytes.Repeat([]byte(d), 100*i), 0o644))
+		}
 	}
-	defer unix.Close(fd)
-	b := make([]byte, 10000)
-	n, err := unix.Read(fd, b)
-	return brief(b[:max(n, 0)]) + errName(err)
+	must(os.Link(filepath.Join(dir, "a/0"), filepath.Join(dir, "d/linked")))
+	must(os.Link(filepath.Join(dir, "a/0"), filepath.Join(dir, "f/linked2")))
+	must(os.Symlink("../x", filepath.Join(dir, "a/s")))
+	must(unix.Mkfifo(filepath.Join(dir, "d/p"), 0o644))
+	must(unix.Mknod(filepath.Join(dir, "f/sock"), unix.S_IFSOCK|0o600, 0))
+	must(unix.Setxattr(filepath.Join(dir, "a/b"), "user.x", []byte("of b"), 0))
+	must(unix.Setxattr(filepath.Join(dir, "f/1"), "user.y", []byte("of 1"), 0))
+	must(os.Chmod(filepath.Join(dir, "a/1"), 0o444))
+	must(os.Chmod(filepath.Join(dir, "f/2"), 0o755|os.ModeSetuid|os.ModeSetgid))
+	ageAll(dir)
 }
 
-// brief tells contents apart in a line.
-func brief(b []byte) string { return fmt.Sprintf("%d bytes %.6x ", len(b), sha256.Sum256(b)) }
+var modelNames = []string{"a", "b", "c", "d", "e", "f", "0", "1", "2", "linked", "linked2", "s", "p", "sock", "new"}
 
-// removeTree removes what is at path. os.RemoveAll would wait in a path that leads through a FIFO.
-func removeTree(path string) string {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil {
-		return errName(err)
+// path returns a random path: half of the time one that is there, else one of few names, so that
+// steps meet.
+func (m *model) path() string {
+	if m.rand.IntN(2) == 0 {
+		if there := m.there(); len(there) > 0 {
+			return there[m.rand.IntN(len(there))]
+		}
 	}
-	return errName(os.RemoveAll(path))
+	path := one(m, modelNames)
+	for range m.rand.IntN(4) {
+		path += "/" + one(m, modelNames)
+	}
+	return path
 }
 
-func (m *model) compareTrees() {
-	a, b := testenv.Snapshot(m.t, m.plain), testenv.Snapshot(m.t, m.mount)
-	if d := testenv.Diff(a, b, testenv.Mtime, testenv.Holes); d != "" {
-		m.t.Errorf("after step %d the trees differ, plain → mount:\n%s", m.steps, d)
+func one[T any](m *model, of []T) T { return of[m.rand.IntN(len(of))] }
+
+// nameStep returns a random step of the name space; in one of eight a file is opened or used that is
+// open, whatever happened to its names.
+func (m *model) nameStep() step {
+	if m.rand.IntN(8) == 0 {
+		return m.openFileStep(m.path)
 	}
+	return m.namesIn(m.path)
+}
+
+// namesIn is nameStep for paths of the caller.
+func (m *model) namesIn(path func() string) step {
+	st := step{P: path(), Q: path(), Fill: byte(m.rand.IntN(256)), Len: m.rand.IntN(2000)}
+	switch st.Op = one(m, nameOps); st.Op {
+	case "rename":
+		st.Flags = one(m, []int{0, 0, 0, unix.RENAME_NOREPLACE, unix.RENAME_EXCHANGE})
+	case "mkdir":
+		st.Flags = one(m, []int{0o755, 0o755, 0o700, 0o1777, 0o777, 0o2755, 0o555})
+	case "chmod":
+		st.Flags = m.rand.IntN(0o10000)
+		if m.rand.IntN(3) > 0 {
+			st.Flags |= 0o700
+		}
+	case "mkfifo", "mksock":
+		st.Flags = m.rand.IntN(0o1000)
+	case "tmpfile":
+		st.P, st.Flags = parentOf(st.P), m.rand.IntN(0o1000)
+	case "truncate":
+		st.Off = int64(m.rand.IntN(5000))
+	case "utimes":
+		st.Off, st.Flags = int64(m.rand.IntN(1<<30)), one(m, []int{0, 0, 1, 2, 4})
+	case "setxattr":
+		st.Q, st.Len = one(m, []string{"user.x", "user.y", "user.z"}), m.rand.IntN(200)
+		st.Flags = one(m, []int{0, 0, unix.XATTR_CREATE, unix.XATTR_REPLACE})
+	case "removexattr":
+		st.Q = one(m, []string{"user.x", "user.y", "user.z"})
+	case "access":
+		st.Flags = m.rand.IntN(8)
+	case "symlink":
+	case "ls":
+		st.Q = ""
+	}
+	return st
+}
+
+func parentOf(path string) string { return filepath.Dir(path) }
+
+// nameOps are the operations of the name space, the more frequent ones several times.
+var nameOps = slices.Concat(
+	[]string{
+		"write", "append", "read", "stat", "mkdir", "unlink", "rmdir", "rm-r", "link", "symlink", "chmod", "truncate", "utimes",
+		"setxattr", "removexattr", "xattrs", "ls", "mkfifo", "mksock", "tmpfile", "chown", "access",
+	},
+	[]string{"rename", "rename", "rename", "rename", "write", "mkdir", "stat", "ls"},
+)
+
+// openFileStep opens a file or does something to one that is open.
+func (m *model) openFileStep(path func() string) step {
+	if len(m.plain.files) == 0 || len(m.plain.files) < 10 && m.rand.IntN(2) == 0 {
+		return step{Op: "open", P: path(), FD: m.rand.IntN(12), Flags: unix.O_RDWR}
+	}
+	st := step{FD: m.slot(), Off: int64(m.rand.IntN(3000)), Len: m.rand.IntN(2000), Fill: byte(m.rand.IntN(256))}
+	switch st.Op = one(m, []string{"close", "fstat", "pread", "pwrite", "ftruncate", "fchmod", "fallocate"}); st.Op {
+	case "fchmod":
+		st.Flags = m.rand.IntN(0o1000) | 0o600
+	case "fallocate":
+		st.Len, st.Flags = 1000, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE
+	}
+	return st
+}
+
+// slot returns a slot with an open file.
+func (m *model) slot() int {
+	var slots []int
+	for i := range m.plain.files {
+		slots = append(slots, i)
+	}
+	slices.Sort(slots)
+	return one(m, slots)
 }

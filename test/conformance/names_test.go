@@ -197,6 +197,13 @@ var nameCases = []testCase{
 		w.cat("moved/c")
 		w.stat("moved/c")
 	}},
+	{name: "hard-link-replaced-but-open", setup: linked, run: func(w *world) {
+		w.fd("d/c", unix.O_RDWR)
+		w.write("new", "in the place of c")
+		w.rename("new", "d/c", 0)
+		w.note("listed: %s", list(w.dir, ""))
+		w.stat("a")
+	}},
 	{name: "new-hard-links", setup: files("f=lower", "d/"), run: func(w *world) {
 		w.link("f", "d/g")
 		w.stat("f")
@@ -332,6 +339,7 @@ type dirent struct {
 	name string
 	ino  uint64
 	off  int64
+	typ  uint8
 }
 
 // telldir reads a directory in pieces and goes back to offsets it was given.
@@ -419,7 +427,7 @@ func parseDirents(buf []byte) []dirent {
 	for len(buf) > 0 {
 		size := int(buf[16]) | int(buf[17])<<8
 		name, _, _ := strings.Cut(string(buf[19:size]), "\x00")
-		out = append(out, dirent{name, le64(buf), int64(le64(buf[8:]))})
+		out = append(out, dirent{name, le64(buf), int64(le64(buf[8:])), buf[18]})
 		buf = buf[size:]
 	}
 	return out

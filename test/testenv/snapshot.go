@@ -200,11 +200,9 @@ func (e *Entry) readContent(p string, st *unix.Stat_t) error {
 		return err
 	}
 	e.Content = hex.EncodeToString(h.Sum(nil))
-	if st.Blocks*512 < st.Size {
-		e.Holes, err = extents(f)
-	}
-	if e.Holes == fmt.Sprintf("0-%d end", st.Size) {
-		e.Holes = "" // full: blocks are counted late, or inline
+	// The blocks do not tell: they are counted late, or inline, or hold extended attributes.
+	if e.Holes, err = extents(f); st.Size == 0 || e.Holes == fmt.Sprintf("0-%d end", st.Size) {
+		e.Holes = "" // full
 	}
 	return err
 }

@@ -51,7 +51,7 @@ your files, your network or your secrets unless you decided it.
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.AddCommand(c.runVerb(), c.reviewVerb(), c.diffVerb(), c.applyVerb(), c.undoVerb(), c.dropVerb(),
-		c.jobsVerb(), c.statusVerb(), c.planVerb(), c.doctorVerb(), c.versionVerb())
+		c.jobsVerb(), c.statusVerb(), c.planVerb(), c.explainVerb(), c.doctorVerb(), c.versionVerb())
 	root.SetHelpCommand(c.helpVerb(root))
 	return root
 }

@@ -18,7 +18,8 @@ const validFor = time.Hour
 // kernel.
 type mount struct {
 	fuse.RawFileSystem
-	fs *overlay.FS
+	fs   *overlay.FS
+	pass *passthrough // nil: opens are free
 }
 
 // id returns the overlay's number of a node.
@@ -26,7 +27,7 @@ func id(node uint64) uint64 {
 	if node == rootAlias {
 		return overlay.RootID
 	}
-	return node
+	return node &^ epochMask
 }
 
 func caller(h *fuse.InHeader) overlay.Caller { return overlay.Caller{UID: h.Uid, GID: h.Gid} }
@@ -40,8 +41,11 @@ func setAttr(out *fuse.Attr, a *overlay.Attr) {
 	out.Rdev, out.Blksize = uint32(a.Rdev), a.Blksize
 }
 
-func setEntry(out *fuse.EntryOut, e *overlay.Entry) {
+func (m *mount) setEntry(out *fuse.EntryOut, e *overlay.Entry) {
 	out.NodeId, out.Generation = e.ID, e.Generation
+	if m.pass != nil {
+		out.NodeId = m.pass.wire(e.ID)
+	}
 	out.SetEntryTimeout(validFor)
 	out.SetAttrTimeout(validFor)
 	setAttr(&out.Attr, &e.Attr)
@@ -57,7 +61,7 @@ func (m *mount) entry(err error, e *overlay.Entry, out *fuse.EntryOut) fuse.Stat
 	if err != nil {
 		return m.status(err)
 	}
-	setEntry(out, e)
+	m.setEntry(out, e)
 	return fuse.OK
 }
 
@@ -159,18 +163,15 @@ func (m *mount) Rename(_ <-chan struct{}, in *fuse.RenameIn, name, newName strin
 
 func (m *mount) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	var e overlay.Entry
-	out.OpenFlags = fuse.FOPEN_KEEP_CACHE
-	return m.entry(m.fs.Create(caller(&in.InHeader), id(in.NodeId), name, in.Flags, in.Mode, &e), &e, &out.EntryOut)
+	status := m.entry(m.fs.Create(caller(&in.InHeader), id(in.NodeId), name, in.Flags, in.Mode, &e), &e, &out.EntryOut)
+	return m.opened(status, out)
 }
 
 func (m *mount) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
 	var e overlay.Entry
-	out.OpenFlags = fuse.FOPEN_KEEP_CACHE
-	return m.entry(m.fs.Tmpfile(caller(&in.InHeader), id(in.NodeId), in.Mode, &e), &e, &out.EntryOut)
+	status := m.entry(m.fs.Tmpfile(caller(&in.InHeader), id(in.NodeId), in.Mode, &e), &e, &out.EntryOut)
+	return m.opened(status, out)
 }
-
-// Open makes opens free: see the package comment.
-func (m *mount) Open(<-chan struct{}, *fuse.OpenIn, *fuse.OpenOut) fuse.Status { return fuse.ENOSYS }
 
 // Flush makes closes free. Locks are the kernel's, and nothing is held back until a close.
 func (m *mount) Flush(<-chan struct{}, *fuse.FlushIn) fuse.Status { return fuse.ENOSYS }
@@ -292,7 +293,7 @@ func (m *mount) ReadDirPlus(_ <-chan struct{}, in *fuse.ReadIn, out *fuse.DirEnt
 	return m.status(m.fs.Readdir(id(in.NodeId), in.Offset, true, func(d *overlay.DirEntry) bool {
 		e := out.AddDirLookupEntry(fuse.DirEntry{Name: d.Name, Ino: d.Ino, Mode: d.Mode, Off: d.Off})
 		if e != nil && d.Entry != nil {
-			setEntry(e, d.Entry)
+			m.setEntry(e, d.Entry)
 		}
 		return e != nil
 	}))

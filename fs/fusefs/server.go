@@ -9,6 +9,7 @@
 package fusefs
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -53,6 +54,10 @@ const rootAlias = 1<<63 | overlay.RootID
 type Options struct {
 	Name      string // name of the root, for errors
 	Transport Transport
+	// Passthrough has the kernel read and write the host's files itself, for the price of a message per
+	// open. It takes CAP_SYS_ADMIN in the initial user namespace. Where it cannot be had the mount is
+	// dead, and Established says why.
+	Passthrough bool
 }
 
 // Server serves one mount.
@@ -64,6 +69,9 @@ type Server struct {
 	proto     *fuse.ProtocolServer
 	transport Transport // asked for
 	readers   int
+
+	pass        *passthrough  // nil unless asked for
+	established chan struct{} // closed once INIT is answered, or will not be
 
 	received messages
 
@@ -100,8 +108,12 @@ func Serve(dev *os.File, fs *overlay.FS, o Options) (*Server, error) {
 	s := &Server{
 		name: o.Name, dev: dev, fs: fs, transport: o.Transport,
 		readers: max(runtime.GOMAXPROCS(0), 2), threads: map[int]struct{}{}, stop: make(chan struct{}),
+		established: make(chan struct{}),
 	}
 	s.fd = int(dev.Fd()) // Fd makes it blocking, which the loops rely on
+	if o.Passthrough {
+		s.pass = newPassthrough(s.fd)
+	}
 	s.start(s.first)
 	s.notifier.Go(s.notifyStale)
 	return s, nil
@@ -110,7 +122,7 @@ func Serve(dev *os.File, fs *overlay.FS, o Options) (*Server, error) {
 // mountSettings returns what is negotiated with the kernel. ATOMIC_O_TRUNC must never be: without
 // OPEN nobody would be told to truncate. PASSTHROUGH needs opens, and raises the stacking depth.
 // POSIX_ACL would cost a GETXATTR per inode.
-func mountSettings(uring bool) *fuse.MountOptions {
+func mountSettings(uring, pass bool) *fuse.MountOptions {
 	o := &fuse.MountOptions{
 		Name:                     "stage",
 		MaxWrite:                 maxIO,
@@ -123,6 +135,10 @@ func mountSettings(uring bool) *fuse.MountOptions {
 	}
 	if uring {
 		o.ExtraCapabilities |= fuse.CAP_OVER_IO_URING
+	}
+	if pass {
+		o.DisabledCapabilities &^= fuse.CAP_PASSTHROUGH
+		o.MaxStackDepth = stackDepth
 	}
 	return o
 }
@@ -154,32 +170,70 @@ func (s *Server) enter() (leave func()) {
 // first answers INIT alone, then starts what else serves: what INIT negotiates is read by all.
 func (s *Server) first() {
 	b := newBuffers()
-	n, ok := s.read(b)
+	readers, ok := s.establish(b)
+	close(s.established)
 	if !ok {
 		return
-	}
-	u, why := s.openUring(b.in[:n])
-	if u == nil && s.transport == Uring {
-		s.fail(fmt.Errorf("io_uring: %w", why))
-		return
-	}
-	s.proto = fuse.NewProtocolServer(&mount{RawFileSystem: fuse.NewDefaultRawFileSystem(), fs: s.fs}, mountSettings(u != nil))
-	reply := s.handle([][]byte{b.in[:n]}, [][]byte{b.out})
-	s.note(b.out[:reply], u, why)
-	if !s.write(b.out[:reply]) {
-		if u != nil {
-			u.decide(false)
-		}
-		return
-	}
-	readers := s.readers
-	if u != nil && s.register(u) {
-		readers = 1
 	}
 	for range readers - 1 {
 		s.start(s.serve)
 	}
 	s.serveWith(b, false)
+}
+
+// establish answers INIT and returns how many loops are to read /dev/fuse.
+func (s *Server) establish(b *buffers) (readers int, ok bool) {
+	n, ok := s.read(b)
+	if !ok {
+		return 0, false
+	}
+	u, why := s.openUring(b.in[:n])
+	if u == nil && s.transport == Uring {
+		s.fail(fmt.Errorf("io_uring: %w", why))
+		return 0, false
+	}
+	m := &mount{RawFileSystem: fuse.NewDefaultRawFileSystem(), fs: s.fs, pass: s.pass}
+	s.proto = fuse.NewProtocolServer(m, mountSettings(u != nil, s.pass != nil))
+	reply := s.handle([][]byte{b.in[:n]}, [][]byte{b.out})
+	caps := s.note(b.out[:reply], u, why)
+	if !s.write(b.out[:reply]) || !s.passable(caps) {
+		if u != nil {
+			u.decide(false)
+		}
+		return 0, false
+	}
+	if u != nil && s.register(u) {
+		return 1, true
+	}
+	return s.readers, true
+}
+
+// passable reports whether passthrough works, if it was asked for.
+func (s *Server) passable(caps uint64) bool {
+	if s.pass == nil {
+		return true
+	}
+	err := errNotOffered
+	if caps&fuse.CAP_PASSTHROUGH != 0 {
+		err = s.pass.probe()
+	}
+	if err != nil {
+		s.fail(fmt.Errorf("passthrough: %w", err))
+	}
+	return err == nil
+}
+
+// Established waits until INIT, which the kernel sends when the mount is made, is answered. It returns
+// why the mount is dead instead.
+func (s *Server) Established(ctx context.Context) error {
+	select {
+	case <-s.established:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
 }
 
 // register switches the kernel over to io_uring and reports whether it is used. What then still comes
@@ -220,7 +274,7 @@ func (s *Server) serveWith(b *buffers, extra bool) {
 }
 
 // Opcodes that may take long: they copy up, sync or move much data (linux/fuse.h).
-var slowOps = [64]bool{4: true, 12: true, 13: true, 16: true, 20: true, 21: true, 24: true, 30: true, 43: true, 45: true, 47: true}
+var slowOps = [64]bool{4: true, 12: true, 13: true, 14: true, 16: true, 20: true, 21: true, 24: true, 30: true, 43: true, 45: true, 47: true}
 
 func slow(op uint32) bool { return op < uint32(len(slowOps)) && slowOps[op] }
 
@@ -305,19 +359,21 @@ func (s *Server) fail(err error) {
 	}
 }
 
-// note keeps what the reply to INIT negotiated, and how requests are to come.
-func (s *Server) note(reply []byte, u *uring, why error) {
+// note keeps what the reply to INIT negotiated, and how requests are to come. It returns the
+// capabilities.
+func (s *Server) note(reply []byte, u *uring, why error) uint64 {
 	s.mu.Lock()
 	s.uring, s.why = u, why
 	s.mu.Unlock()
 	if len(reply) < outHeader+int(unsafe.Sizeof(fuse.InitOut{})) {
-		return
+		return 0
 	}
 	var out fuse.InitOut
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&out)), unsafe.Sizeof(out)), reply[outHeader:])
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.protocol = describe(&out)
+	return out.Flags64()
 }
 
 // capNames are the capabilities worth telling, in the words of linux/fuse.h.
@@ -325,7 +381,7 @@ var capNames = []struct {
 	bit  uint64
 	name string
 }{
-	{fuse.CAP_NO_OPEN_SUPPORT, "no_open"}, {fuse.CAP_NO_OPENDIR_SUPPORT, "no_opendir"},
+	{fuse.CAP_PASSTHROUGH, "passthrough"}, {fuse.CAP_NO_OPEN_SUPPORT, "no_open"}, {fuse.CAP_NO_OPENDIR_SUPPORT, "no_opendir"},
 	{fuse.CAP_EXPLICIT_INVAL_DATA, "explicit_inval_data"}, {fuse.CAP_AUTO_INVAL_DATA, "auto_inval_data"},
 	{fuse.CAP_READDIRPLUS, "readdirplus"}, {fuse.CAP_HANDLE_KILLPRIV_V2, "handle_killpriv_v2"},
 	{fuse.CAP_ATOMIC_O_TRUNC, "atomic_o_trunc"}, {fuse.CAP_CACHE_SYMLINKS, "cache_symlinks"},

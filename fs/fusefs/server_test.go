@@ -57,8 +57,13 @@ func onTransports(t *testing.T, f func(t *testing.T, m *mounted)) {
 
 func mountOverlay(t *testing.T, tr Transport) *mounted {
 	t.Helper()
+	return mountWith(t, Options{Name: "test", Transport: tr})
+}
+
+func mountWith(t *testing.T, o Options) *mounted {
+	t.Helper()
 	testenv.Need(t, testenv.Root, testenv.FUSE)
-	if tr == Uring {
+	if o.Transport == Uring {
 		testenv.FUSEOverIOUring(t)
 	}
 	m := &mounted{t: t, dir: testenv.User{}.TempDir(t)}
@@ -72,7 +77,7 @@ func mountOverlay(t *testing.T, tr Transport) *mounted {
 	opts := "fd=" + strconv.Itoa(fd) + "," + MountOptions(0, 0)
 	m.must(unix.Mount("stage", m.mnt(), "fuse.stage", unix.MS_NOSUID|unix.MS_NODEV, opts))
 	t.Cleanup(func() { unix.Unmount(m.mnt(), unix.MNT_FORCE|unix.MNT_DETACH) })
-	m.srv, err = Serve(os.NewFile(uintptr(fd), "/dev/fuse"), m.fs, Options{Name: "test", Transport: tr})
+	m.srv, err = Serve(os.NewFile(uintptr(fd), "/dev/fuse"), m.fs, o)
 	m.must(err)
 	return m
 }

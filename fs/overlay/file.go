@@ -70,6 +70,19 @@ func (c Content) Done(served int, whole bool) {
 	c.f.fds.put(c.d)
 }
 
+// Release ends the use of c of which nothing is known to have been read.
+func (c Content) Release() { c.f.fds.put(c.d) }
+
+// Writable returns the content of a regular file, brought into the upper, for others than f to read and
+// write without telling.
+func (f *FS) Writable(id uint64) (Content, error) {
+	n, d, err := f.writable(id)
+	if err != nil {
+		return Content{}, err
+	}
+	return Content{f, n, d}, nil
+}
+
 // Write writes data at off. kill says that setuid and setgid must go, as the writer is not
 // privileged.
 func (f *FS) Write(id uint64, data []byte, off int64, kill bool) (int, error) {

@@ -9,10 +9,13 @@ import (
 // chunkSize is how many nodes are found through one chunk.
 const chunkSize = 1024
 
+// generations is how many a number can tell apart.
+const generations = 1 << 24
+
 // table finds nodes by number, lock-free, and by parent and name.
 //
-// A number is slot | generation << 32: a slot is used again for another node only under another
-// number, so a late FORGET cannot hit the wrong one.
+// A number is slot | generation << 32, and has 56 bits: a slot is used again for another node only
+// under another number, so a late FORGET cannot hit the wrong one.
 //
 //	number ── slot / 1024 ──► chunk ── slot % 1024 ──► node
 //	parent, name ── hash ──► names: slot ──► node, which is asked whether it is called so
@@ -141,7 +144,7 @@ func (t *table) removeLocked(n *node) {
 	i, at := slot/chunkSize, slot%chunkSize
 	c := (*t.chunks.Load())[i]
 	c.n[at].Store(nil)
-	c.gen[at]++
+	c.gen[at] = (c.gen[at] + 1) % generations
 	c.free = append(c.free, uint16(at))
 	c.live--
 	t.live--

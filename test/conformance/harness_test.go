@@ -49,7 +49,7 @@ const (
 	workerEnv = "STAGE_CONFORMANCE_WORKER"
 	soakEnv   = "STAGE_SOAK"
 
-	transportEnv = "STAGE_CONFORMANCE_TRANSPORT"
+	modeEnv = "STAGE_CONFORMANCE_MODE"
 )
 
 // patience is how long one suite may take before its server is killed.
@@ -119,23 +119,43 @@ func self(ctx context.Context, u testenv.User, role, dir, suite string) *exec.Cm
 	return withCtx
 }
 
-// onTransports runs suites as u over each transport.
-func onTransports(t *testing.T, u testenv.User, suites ...string) {
+// passthrough is the mode in which the kernel reads and writes files itself; the others are transports.
+const passthrough = "passthrough"
+
+func serverOptions(mode string) (fusefs.Options, error) {
+	o := fusefs.Options{Name: "conformance", Passthrough: mode == passthrough}
+	if o.Passthrough {
+		return o, nil
+	}
+	var err error
+	o.Transport, err = fusefs.ParseTransport(mode)
+	return o, err
+}
+
+// modes returns the modes that u can have.
+func modes(u testenv.User) []string {
+	m := []string{fusefs.Loop.String(), fusefs.Uring.String()}
+	if u.IsRoot() {
+		m = append(m, passthrough)
+	}
+	return m
+}
+
+// inModes runs suites as u in each mode.
+func inModes(t *testing.T, u testenv.User, suites ...string) {
 	t.Helper()
-	for _, tr := range transports {
-		t.Run(tr.String(), func(t *testing.T) { onTransport(t, tr, u, suites...) })
+	for _, mode := range modes(u) {
+		t.Run(mode, func(t *testing.T) { inMode(t, mode, u, suites...) })
 	}
 }
 
-var transports = []fusefs.Transport{fusefs.Loop, fusefs.Uring}
-
-// onTransport runs suites as u over one transport.
-func onTransport(t *testing.T, tr fusefs.Transport, u testenv.User, suites ...string) {
+// inMode runs suites as u in one mode.
+func inMode(t *testing.T, mode string, u testenv.User, suites ...string) {
 	t.Helper()
-	if tr == fusefs.Uring {
+	if mode == fusefs.Uring.String() {
 		testenv.FUSEOverIOUring(t)
 	}
-	t.Setenv(transportEnv, tr.String())
+	t.Setenv(modeEnv, mode)
 	runSuite(t, u, suites...)
 }
 
@@ -263,11 +283,11 @@ func serve(dir string) error {
 	if err != nil {
 		return errors.Join(err, child.Wait())
 	}
-	transport, err := fusefs.ParseTransport(os.Getenv(transportEnv))
+	opts, err := serverOptions(os.Getenv(modeEnv))
 	if err != nil {
 		return err
 	}
-	srv, err := fusefs.Serve(dev, ov, fusefs.Options{Name: "conformance", Transport: transport})
+	srv, err := fusefs.Serve(dev, ov, opts)
 	if err != nil {
 		return err
 	}

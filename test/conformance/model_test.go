@@ -35,16 +35,17 @@ type kind struct {
 	setup        func(dir string) // fills one tree
 	trees, steps int
 	next         func(m *model) step
-	workers      int // processes that share the trees; 0: this one
+	workers      int  // processes that share the trees; 0: this one
+	readers      bool // descriptors stay open over a copy-up, and passthrough keeps what they read
 }
 
 func kinds() map[string]kind {
 	all := map[string]kind{}
 	for _, k := range []kind{
 		{name: "names", setup: namesTree, trees: 40, steps: 400, next: (*model).nameStep},
-		{name: "data", setup: dataTree, trees: 30, steps: 500, next: (*model).dataStep},
-		{name: "processes", setup: bothTrees, trees: 12, steps: 600, next: (*model).workerStep, workers: 4},
-		{name: "law", setup: lawTree, trees: 500, steps: 24, next: (*model).lawStep},
+		{name: "data", setup: dataTree, trees: 30, steps: 500, next: (*model).dataStep, readers: true},
+		{name: "processes", setup: bothTrees, trees: 12, steps: 600, next: (*model).workerStep, workers: 4, readers: true},
+		{name: "law", setup: lawTree, trees: 500, steps: 24, next: (*model).lawStep, readers: true},
 	} {
 		all[k.name] = k
 	}
@@ -79,15 +80,19 @@ func randomTest(t *testing.T, kind string) {
 		if soaking() {
 			length = soakTime
 		}
+		in := modes(u)
+		if kinds()[kind].readers {
+			in = slices.DeleteFunc(in, func(mode string) bool { return mode == passthrough })
+		}
 		rounds := uint64(0)
-		for end := time.Now().Add(length); rounds < 2 || !given && time.Now().Before(end) && !t.Failed(); rounds++ {
-			tr := transports[rounds%2]
-			seed := first // one that was given is for both transports
+		for end := time.Now().Add(length); rounds < uint64(len(in)) || !given && time.Now().Before(end) && !t.Failed(); rounds++ {
+			mode := in[rounds%uint64(len(in))]
+			seed := first // one that was given is for all modes
 			if !given {
 				seed += rounds
 			}
 			t.Setenv(seedEnv, strconv.FormatUint(seed, 10))
-			t.Run(fmt.Sprintf("%s %d", tr, seed), func(t *testing.T) { onTransport(t, tr, u, kind+":0", kind+":1", kind+":check") })
+			t.Run(fmt.Sprintf("%s %d", mode, seed), func(t *testing.T) { inMode(t, mode, u, kind+":0", kind+":1", kind+":check") })
 		}
 		t.Logf("%d rounds of %d trees from %s=%d on", rounds, kinds()[kind].trees, seedEnv, first)
 	})

@@ -18,7 +18,7 @@ const notPosix = "FcntlFlockLocksFile"
 
 // TestPosix runs go-fuse's posixtest.
 func TestPosix(t *testing.T) {
-	testenv.Users(t, func(t *testing.T, u testenv.User) { onTransports(t, u, "posix") })
+	testenv.Users(t, func(t *testing.T, u testenv.User) { inModes(t, u, "posix") })
 }
 
 func insidePosix(t *testing.T, dir string) {

@@ -61,16 +61,16 @@ func files(args []string) error {
 	profile := f.String("profile", "", "new directory for CPU profiles of the view's server, of the last round")
 	quick := f.Bool("quick", false, "one round of native and stage")
 	var max limits
-	f.Var(&max, "max", "REGEX=RATIO: fail when a row of the view is above; may be repeated")
+	f.Var(&max, "max", "REGEX=RATIO: fail when a row whose \"TARGET: ROW\" matches is above, as in \"stage: .* again=1.2\"; may be repeated")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
 	c := &comparison{
-		fix: fixture{*dir}, rounds: *rounds, profile: *profile, targets: available(), loads: loadNames(),
+		fix: fixture{*dir, 1}, rounds: *rounds, profile: *profile, targets: available(), loads: loadNames(),
 		took: map[string]map[string][]time.Duration{}, cost: map[string]map[string]uint64{},
 	}
 	if *quick {
-		c.rounds, c.targets = 1, []string{native, view}
+		c.rounds, c.targets = 1, []string{native, viewLoop}
 	}
 	if *rows != "" {
 		c.loads = strings.Split(*rows, ",")
@@ -101,7 +101,11 @@ func loadNames() []string {
 
 // available returns the targets this machine has.
 func available() []string {
-	all := []string{native, view, overlayfs}
+	all := []string{native, viewLoop}
+	if on, err := os.ReadFile("/sys/module/fuse/parameters/enable_uring"); err == nil && strings.TrimSpace(string(on)) == "Y" {
+		all = append(all, viewUring)
+	}
+	all = append(all, overlayfs)
 	if _, err := exec.LookPath("fuse-overlayfs"); err == nil {
 		all = append(all, fuseOverlay)
 	}
@@ -129,9 +133,9 @@ func (c *comparison) one(round int, load, target string) error {
 	if err != nil {
 		return err
 	}
-	t := task{Fixture: c.fix.dir, Scratch: scratch, Target: target, Workload: load}
-	if c.profile != "" && target == view && round == c.rounds-1 {
-		if t.Profile, err = filepath.Abs(filepath.Join(c.profile, load+".pprof")); err != nil {
+	t := task{Fixture: c.fix.dir, Scale: c.fix.scale, Scratch: scratch, Target: target, Workload: load}
+	if c.profile != "" && isView(target) && round == c.rounds-1 {
+		if t.Profile, err = filepath.Abs(filepath.Join(c.profile, target+"-"+load+".pprof")); err != nil {
 			return err
 		}
 		if err := os.MkdirAll(c.profile, 0o755); err != nil {
@@ -148,7 +152,7 @@ func (c *comparison) one(round int, load, target string) error {
 			c.rows = append(c.rows, s.Row)
 		}
 		c.took[s.Row][target] = append(c.took[s.Row][target], s.Took)
-		if target == view {
+		if isView(target) {
 			c.cost[s.Row] = s.Messages
 		}
 	}
@@ -218,13 +222,18 @@ func showMessages(m map[string]uint64) string {
 	return strings.Join(parts, ", ")
 }
 
-// check holds the view to the limits.
+// check holds rows to the limits.
 func (c *comparison) check(max limits) error {
 	var errs []error
 	for _, row := range c.rows {
 		for _, l := range max {
-			if r := median(c.ratios(row, view)); l.row.MatchString(row) && r > l.max {
-				errs = append(errs, fmt.Errorf("%s: %.2f times native, at most %.2f allowed", row, r, l.max))
+			for _, t := range c.targets {
+				if !l.row.MatchString(t + ": " + row) {
+					continue
+				}
+				if r := median(c.ratios(row, t)); r > l.max {
+					errs = append(errs, fmt.Errorf("%s: %s: %.2f times native, at most %.2f allowed", t, row, r, l.max))
+				}
 			}
 		}
 	}

@@ -19,18 +19,20 @@ import (
 // The fixture is the same on every machine: a git repository with branches a and b, a large file, a
 // module of 60 packages, and an archive of small files.
 const (
-	treeDirs   = 3500
-	treeFiles  = 28_000
-	smallDirs  = 1000
-	smallFiles = 20_000
-	bigSize    = 512 << 20
-	changed    = 2200 // files that differ between the branches…
-	removed    = 212  // …and that only a has
-	seed       = 7
+	treeDirs  = 3500
+	treeFiles = 8 * treeDirs
+	smallDirs = 1000 // of 20 files
+	bigSize   = 512 << 20
+	changed   = 2200 // files that differ between the branches…
+	removed   = 212  // …and that only a has
+	seed      = 7
 )
 
-// fixture is a directory with the tree and what goes with it.
-type fixture struct{ dir string }
+// fixture is a directory with the tree and what goes with it. A test makes everything fewer by scale.
+type fixture struct {
+	dir   string
+	scale int
+}
 
 func (f fixture) at(name string) string { return filepath.Join(f.dir, name) }
 
@@ -61,16 +63,17 @@ func (f fixture) make() error {
 // sources writes text that looks like source code.
 func (f fixture) sources() error {
 	r := rand.New(rand.NewPCG(seed, 1))
-	for i := range treeFiles {
-		d := i % treeDirs
+	dirs := treeDirs / f.scale
+	for i := range treeFiles / f.scale {
+		d := i % dirs
 		dir := f.at(fmt.Sprintf("tree/src/m%02d/p%04d", d/50, d))
-		if i < treeDirs {
+		if i < dirs {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				return err
 			}
 		}
 		size := 200 + int(min(r.ExpFloat64()*8000, 60_000))
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("file%d.go", i/treeDirs)), source(r, size), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("file%d.go", i/dirs)), source(r, size), 0o644); err != nil {
 			return err
 		}
 	}
@@ -130,10 +133,11 @@ func (f fixture) repository() error {
 	if err != nil {
 		return err
 	}
-	for i := range changed + removed {
+	dirs := treeDirs / f.scale
+	for i := range (changed + removed) / f.scale {
 		k := i * 11 // spread over the directories
-		name := f.at(fmt.Sprintf("tree/src/m%02d/p%04d/file%d.go", k%treeDirs/50, k%treeDirs, k/treeDirs))
-		if i >= changed {
+		name := f.at(fmt.Sprintf("tree/src/m%02d/p%04d/file%d.go", k%dirs/50, k%dirs, k/dirs))
+		if i >= changed/f.scale {
 			err = os.Remove(name)
 		} else {
 			err = appendTo(name, "// changed\n")
@@ -154,6 +158,8 @@ func appendTo(name, text string) error {
 	return errors.Join(err, w.Close())
 }
 
+func (f fixture) bigSize() int64 { return bigSize / int64(f.scale) >> 20 << 20 }
+
 func (f fixture) big() error {
 	w, err := os.OpenFile(f.at("tree/big.bin"), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
@@ -161,7 +167,7 @@ func (f fixture) big() error {
 	}
 	r := rand.NewChaCha8([32]byte{seed})
 	buf := make([]byte, 1<<20)
-	for range bigSize >> 20 {
+	for range f.bigSize() >> 20 {
 		if _, err := r.Read(buf); err != nil {
 			return errors.Join(err, w.Close())
 		}
@@ -198,13 +204,13 @@ func (f fixture) archive() error {
 	r := rand.New(rand.NewPCG(seed, 2))
 	w := tar.NewWriter(file)
 	when := time.Unix(1_700_000_000, 0)
-	for d := range smallDirs {
+	for d := range smallDirs / f.scale {
 		dir := fmt.Sprintf("d%d/p%d", d/50, d)
 		if d%50 == 0 {
 			err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: fmt.Sprintf("d%d/", d/50), Mode: 0o755, ModTime: when})
 		}
 		err = errors.Join(err, w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: dir + "/", Mode: 0o755, ModTime: when}))
-		for i := range smallFiles / smallDirs {
+		for i := range 20 {
 			text := bytes.Repeat([]byte("x"), 200+r.IntN(1+r.IntN(8000)))
 			err = errors.Join(err, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: fmt.Sprintf("%s/f%d.js", dir, i), Mode: 0o644, ModTime: when, Size: int64(len(text))}))
 			if err != nil {
@@ -220,7 +226,7 @@ func (f fixture) archive() error {
 
 // copy makes native's own tree: the rows change it and bring it back.
 func (f fixture) copy() error {
-	return errors.Join(command(f.dir, "cp", "-a", "tree", "native"), command(f.dir, "sync"))
+	return command(f.dir, "cp", "-a", "tree", "native")
 }
 
 // spread gives each directory made in the fixture, and at the top of native, a block group of its own
@@ -247,8 +253,11 @@ func (f fixture) spread() error {
 	return nil
 }
 
-// warm reads both trees, so that no row reads from the disk.
+// warm reads both trees, so that no row reads from the disk, and has what was written go there.
 func (f fixture) warm() error {
+	if err := command(f.dir, "sync", "-f", "."); err != nil {
+		return err
+	}
 	for _, top := range []string{"tree", "native"} {
 		err := filepath.WalkDir(f.at(top), func(p string, d fs.DirEntry, err error) error {
 			if err != nil || !d.Type().IsRegular() {

@@ -24,10 +24,14 @@ import (
 // The file systems that are measured. The first is what the others are compared with.
 const (
 	native      = "native"
-	view        = "stage"
+	viewLoop    = "stage"       // served over read(2) and write(2)
+	viewUring   = "stage-uring" // served over io_uring
 	overlayfs   = "overlayfs"
 	fuseOverlay = "fuse-overlayfs"
 )
+
+// isView reports whether target is the view of a Job.
+func isView(target string) bool { return target == viewLoop || target == viewUring }
 
 // Environment of the processes below bench.
 const (
@@ -41,6 +45,7 @@ const socket = 3
 // task is one workload on one target.
 type task struct {
 	Fixture  string // directory of the fixture
+	Scale    int
 	Scratch  string // empty directory for upper and work
 	Target   string
 	Workload string
@@ -51,13 +56,13 @@ func (t *task) mnt() string { return filepath.Join(t.Fixture, "mnt") }
 
 // run runs the task in processes of its own and returns what was measured.
 func (t *task) run() ([]sample, error) {
-	for _, d := range []string{"upper", "work", "pre"} {
+	for _, d := range []string{"upper", "work", "pre", "orphans"} {
 		if err := os.MkdirAll(filepath.Join(t.Scratch, d), 0o755); err != nil {
 			return nil, err
 		}
 	}
 	role := "mount"
-	if t.Target == view {
+	if isView(t.Target) {
 		role = "serve"
 	}
 	c, err := t.as(role)
@@ -155,7 +160,7 @@ func (t *task) serve() (err error) {
 	if err != nil {
 		return errors.Join(err, c.Wait())
 	}
-	srv, err := fusefs.Serve(dev, ov, fusefs.Options{Name: "bench"})
+	srv, err := fusefs.Serve(dev, ov, fusefs.Options{Name: "bench", Transport: t.transport()})
 	if err != nil {
 		return err
 	}
@@ -169,6 +174,13 @@ func (t *task) serve() (err error) {
 	answers.Wait()
 	stop()
 	return errors.Join(err, srv.Close(), closeAll())
+}
+
+func (t *task) transport() fusefs.Transport {
+	if t.Target == viewUring {
+		return fusefs.Uring
+	}
+	return fusefs.Loop
 }
 
 func (t *task) profile() (stop func(), err error) {
@@ -186,8 +198,8 @@ func (t *task) profile() (stop func(), err error) {
 }
 
 func (t *task) openOverlay() (*overlay.FS, func() error, error) {
-	var dirs [3]hostfs.Dir
-	for i, name := range []string{filepath.Join(t.Fixture, "tree"), filepath.Join(t.Scratch, "upper"), filepath.Join(t.Scratch, "pre")} {
+	var dirs [4]hostfs.Dir
+	for i, name := range []string{filepath.Join(t.Fixture, "tree"), filepath.Join(t.Scratch, "upper"), filepath.Join(t.Scratch, "pre"), filepath.Join(t.Scratch, "orphans")} {
 		var err error
 		if dirs[i], err = hostfs.OpenRoot(name); err != nil {
 			return nil, nil, err
@@ -206,10 +218,16 @@ func (t *task) openOverlay() (*overlay.FS, func() error, error) {
 		ids.Groups = append(ids.Groups, uint32(g))
 	}
 	ov, err := overlay.Open(overlay.Config{
-		Lower: dirs[0], Upper: dirs[1], Preimages: dirs[2], LogFile: log, IDs: ids,
+		Lower: dirs[0], Upper: dirs[1], Preimages: dirs[2], Orphans: dirs[3], LogFile: log, IDs: ids,
 		OnEvent: func(e overlay.Event) { fmt.Fprintf(os.Stderr, "event %d %q: %v\n", e.Kind, e.Path, e.Err) },
 	})
-	return ov, func() error { return errors.Join(ov.Close(), dirs[0].Close(), dirs[1].Close(), dirs[2].Close()) }, err
+	return ov, func() error {
+		err := ov.Close()
+		for _, d := range dirs {
+			err = errors.Join(err, d.Close())
+		}
+		return err
+	}, err
 }
 
 // answer answers ask until whoever may ask is gone.
@@ -257,7 +275,7 @@ func (t *task) mount() error {
 	switch t.Target {
 	case native:
 		err = unix.Mount(filepath.Join(t.Fixture, "native"), t.mnt(), "", unix.MS_BIND, "")
-	case view:
+	case viewLoop, viewUring:
 		err = t.mountView()
 	case overlayfs:
 		err = unix.Mount("overlay", t.mnt(), "overlay", unix.MS_NOSUID|unix.MS_NODEV, t.layers())
@@ -273,7 +291,7 @@ func (t *task) mount() error {
 	if err != nil {
 		return err
 	}
-	if t.Target == view {
+	if isView(t.Target) {
 		c.ExtraFiles = []*os.File{os.NewFile(socket, "socket")}
 	}
 	if err := c.Run(); err != nil {

@@ -52,7 +52,7 @@ var workloads = []workload{
 	}},
 	{"rand", (*worker).random},
 	{"seqwrite", func(w *worker) error {
-		return w.once("write 512M", w.tool("dd", "if=/dev/zero", "of=bench/big", "bs=1M", "count=512"))
+		return w.once("write 512M", w.tool("dd", "if=/dev/zero", "of=bench/big", "bs=1M", fmt.Sprintf("count=%d", w.fix.bigSize()>>20)))
 	}},
 	{"build", (*worker).build},
 	{"untar", (*worker).untar},
@@ -73,7 +73,7 @@ func (t *task) work() error {
 	if err := prime(); err != nil {
 		return err
 	}
-	w := &worker{task: *t, fix: fixture{t.Fixture}}
+	w := &worker{task: *t, fix: fixture{t.Fixture, t.Scale}}
 	i := slices.IndexFunc(workloads, func(l workload) bool { return l.name == t.Workload })
 	if i < 0 {
 		return fmt.Errorf("no workload %q", t.Workload)
@@ -120,7 +120,7 @@ func (w *worker) timed(row string, act func() error) (sample, error) {
 	s := sample{Row: row}
 	var before map[string]uint64
 	var err error
-	if w.Target == view {
+	if isView(w.Target) {
 		if before, err = ask(); err != nil {
 			return s, err
 		}
@@ -130,7 +130,7 @@ func (w *worker) timed(row string, act func() error) (sample, error) {
 		return s, fmt.Errorf("%s: %w", row, err)
 	}
 	s.Took = time.Since(begin)
-	if w.Target != view {
+	if !isView(w.Target) {
 		return s, nil
 	}
 	if s.Messages, err = ask(); err != nil {
@@ -203,7 +203,7 @@ func (w *worker) readers() error {
 
 // random reads and writes 4 KiB at 20,000 places.
 func (w *worker) random() error {
-	const pages, many = 16384, 20_000
+	pages, many := int64(16384/w.Scale), 20_000/w.Scale
 	buf := make([]byte, 4096)
 	in, err := os.Open("big.bin")
 	if err != nil {
@@ -213,7 +213,7 @@ func (w *worker) random() error {
 	r := rand.New(rand.NewPCG(5, 5))
 	err = w.once("random read 4k", func() error {
 		for range many {
-			if _, err := in.ReadAt(buf, 4096*r.Int64N(bigSize/4096)); err != nil {
+			if _, err := in.ReadAt(buf, 4096*r.Int64N(w.fix.bigSize()/4096)); err != nil {
 				return err
 			}
 		}
@@ -268,7 +268,7 @@ func (w *worker) untar() error {
 // edit saves a file a thousand times as editors do, and reads it back.
 func (w *worker) edit() error {
 	return w.once("editor save x1000", func() error {
-		for i := range 1000 {
+		for i := range 1000 / w.Scale {
 			text := bytes.Repeat([]byte("line of text\n"), 600-i%7)
 			if err := os.WriteFile("bench/e.tmp", text, 0o644); err != nil {
 				return err

@@ -31,7 +31,7 @@ type dirState struct {
 	// guarded by table.mu
 	absent    map[string]struct{}
 	anyAbsent atomic.Bool // absent was ever used
-	list      []dirName   // the order of the last listing; guarded by table.mu, never changed in place
+	list      *listing    // the last one; guarded by table.mu
 }
 
 // lowerDir is a directory of the workspace. It does not move when the Job renames what shows it.

@@ -328,12 +328,12 @@ func (f *FS) walkLinks(l *lowerDir, at tree.Path) error {
 	if err != nil {
 		return err
 	}
-	for _, e := range names {
-		path, err := at.Child(e.name)
+	for _, name := range names {
+		path, err := at.Child(name)
 		if err != nil {
 			return err
 		}
-		if err := f.walkLink(l, d.fd, e.name, path); err != nil {
+		if err := f.walkLink(l, d.fd, name, path); err != nil {
 			return err
 		}
 	}

@@ -197,10 +197,10 @@ func (f *FS) loadDir(n *node, m *Mark) error {
 	if err != nil {
 		return err
 	}
-	for _, e := range list {
-		n.dir.addName(e.name)
-		if err := f.loadName(n, d.fd, e.name, m.Children[e.name]); err != nil {
-			return fmt.Errorf("%q: %w", e.name, err)
+	for _, name := range list {
+		n.dir.addName(name)
+		if err := f.loadName(n, d.fd, name, m.Children[name]); err != nil {
+			return fmt.Errorf("%q: %w", name, err)
 		}
 	}
 	return f.dropStale(n, m)

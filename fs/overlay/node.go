@@ -3,6 +3,7 @@ package overlay
 import (
 	"math"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -177,6 +178,9 @@ func (f *FS) adopt(p *node, name string, upper bool, st *unix.Stat_t, excl bool)
 			return nil
 		}
 	}
+	if n != old || n == nil {
+		name = strings.Clone(name) // the caller's is part of something larger, or of a buffer
+	}
 	if n == nil {
 		n = &node{kind: st.Mode & unix.S_IFMT, ino: f.inoLocked(upper, st)}
 		if old != nil && !upper {
@@ -195,7 +199,9 @@ func (f *FS) adopt(p *node, name string, upper bool, st *unix.Stat_t, excl bool)
 		}
 	}
 	n.lookLocked()
-	f.nameLocked(n, p, name)
+	if n != old {
+		f.nameLocked(n, p, name)
+	}
 	return n
 }
 
@@ -338,6 +344,9 @@ func (f *FS) forget(n *node, count uint64) []uint64 {
 	n.unlookLocked(count)
 	if n.lookups == 0 {
 		n.seen = seen{}
+		if n.isDir() {
+			n.dir.list = nil // nobody reads it
+		}
 	}
 	f.releaseLocked(n)
 	return f.tab.takeDeadLocked()

@@ -47,8 +47,8 @@ func (f *FS) clearOrphans() error {
 	if err != nil {
 		return fmt.Errorf("list orphans: %w", err)
 	}
-	for _, e := range list {
-		if err := f.removeOrphan(e.name); err != nil {
+	for _, name := range list {
+		if err := f.removeOrphan(name); err != nil {
 			return err
 		}
 	}

@@ -132,6 +132,8 @@ type FS struct {
 	syncing     sync.Mutex // held by Sync and compact, before FS.mu
 	nextCompact uint64     // how many records make compact worth while; set by Open, then by syncLog alone
 
+	dirents sync.Pool // of *[1<<15]byte, to read directories into
+
 	stale  chan uint64    // nodes to invalidate
 	drifts chan tree.Path // of events to tell
 	stop   chan struct{}
@@ -143,13 +145,14 @@ type FS struct {
 func Open(cfg Config) (*FS, error) {
 	f := &FS{
 		cfg: cfg, ids: cfg.IDs, rules: cfg.Rules,
-		fds:    newFDCache(),
-		bases:  NewState(),
-		fresh:  map[uint64]struct{}{},
-		groups: map[inodeKey]*linkGroup{},
-		stale:  make(chan uint64, maxStale),
-		drifts: make(chan tree.Path, maxStale),
-		stop:   make(chan struct{}),
+		fds:     newFDCache(),
+		dirents: sync.Pool{New: func() any { return new([1 << 15]byte) }},
+		bases:   NewState(),
+		fresh:   map[uint64]struct{}{},
+		groups:  map[inodeKey]*linkGroup{},
+		stale:   make(chan uint64, maxStale),
+		drifts:  make(chan tree.Path, maxStale),
+		stop:    make(chan struct{}),
 
 		nextCompact: compactMin,
 

@@ -3,16 +3,9 @@ package overlay
 import (
 	"bytes"
 	"encoding/binary"
-	"slices"
 
 	"golang.org/x/sys/unix"
 )
-
-// dirName is one entry of a listing.
-type dirName struct {
-	name string
-	typ  uint8 // DT_*, DT_UNKNOWN where the file system does not tell
-}
 
 // DirEntry is one entry of a directory. Off is where reading goes on behind it.
 type DirEntry struct {
@@ -26,9 +19,8 @@ type DirEntry struct {
 // Readdir calls emit for the entries of a directory from off on, until it returns false; that
 // entry is not counted as looked up. Without plus no entry is.
 //
-// There are no handles, so offsets belong to the directory: entry i of its listing ends at i+3,
-// behind "." and "..". A listing made anew keeps the place of every name of the one before, so that
-// a reader in the middle neither misses nor repeats what stays.
+// There are no handles, so offsets belong to the directory: a name keeps the one behind it as long as
+// it is there, so that a reader in the middle neither misses nor repeats what stays.
 func (f *FS) Readdir(id, off uint64, plus bool, emit func(*DirEntry) bool) error {
 	n, err := f.dirNode(id)
 	if err != nil {
@@ -40,18 +32,23 @@ func (f *FS) Readdir(id, off uint64, plus bool, emit func(*DirEntry) bool) error
 	if err != nil {
 		return err
 	}
-	for ; off < 2; off++ {
+	for ; off < firstOffset; off++ {
 		if !emit(f.dotEntry(n, off)) {
 			return nil
 		}
 	}
+	first := list.from(off)
+	if first == len(list.items) {
+		f.dropListing(n)
+		return nil
+	}
 	var e Entry
 	d := DirEntry{}
-	for i := off - 2; i < uint64(len(list)); i++ {
-		if !f.listEntry(n, list[i], &d, &e) {
+	for i := first; i < len(list.items); i++ {
+		if !f.listEntry(n, list, i, &d, &e) {
 			continue
 		}
-		d.Off = i + 3
+		d.Off = list.items[i].end
 		more := emit(&d)
 		if d.Entry != nil && !(plus && more) {
 			f.takeBack(d.Entry.ID)
@@ -60,7 +57,6 @@ func (f *FS) Readdir(id, off uint64, plus bool, emit func(*DirEntry) bool) error
 			return nil
 		}
 	}
-	f.dropListing(n)
 	return nil
 }
 
@@ -75,22 +71,23 @@ func (f *FS) dotEntry(n *node, off uint64) *DirEntry {
 	return &DirEntry{Name: "..", Ino: n.ino, Mode: unix.S_IFDIR, Off: 2}
 }
 
-// listEntry makes d the entry of one name of p's listing. It reports false when the name is not
-// there any more, or does not show.
-func (f *FS) listEntry(p *node, l dirName, d *DirEntry, e *Entry) bool {
-	if l.name == "" || !p.dir.hasUpper(l.name) && p.dir.isWhite(l.name) {
+// listEntry makes d the entry of item i of p's listing. It reports false when the name is not there
+// any more, or does not show.
+func (f *FS) listEntry(p *node, l *listing, i int, d *DirEntry, e *Entry) bool {
+	name := l.name(i)
+	if !p.dir.hasUpper(name) && p.dir.isWhite(name) {
 		return false
 	}
-	switch err := f.lookup(p, l.name, e, false); err {
+	switch err := f.lookup(p, name, e, false); err {
 	case nil:
-		*d = DirEntry{Name: l.name, Ino: e.Ino, Mode: e.Mode & unix.S_IFMT, Entry: e}
+		*d = DirEntry{Name: name, Ino: e.Ino, Mode: e.Mode & unix.S_IFMT, Entry: e}
 		return true
 	case unix.ENOENT:
 		return false
 	case errExclusive: // listed without attributes, which can be had under the exclusive lock only
-		return f.listBare(p, l.name, d) == nil
+		return f.listBare(p, name, d) == nil
 	default: // listed without attributes: an error here would end the whole listing
-		*d = DirEntry{Name: l.name, Mode: uint32(l.typ) << 12}
+		*d = DirEntry{Name: name, Mode: uint32(l.items[i].typ) << 12}
 		return true
 	}
 }
@@ -116,18 +113,22 @@ func (f *FS) takeBack(id uint64) {
 }
 
 // listing returns the names in n in a lasting order, read anew when fresh is set.
-func (f *FS) listing(n *node, fresh bool) ([]dirName, error) {
+func (f *FS) listing(n *node, fresh bool) (*listing, error) {
 	f.tab.mu.Lock()
 	old := n.dir.list
 	f.tab.mu.Unlock()
 	if old != nil && !fresh {
 		return old, nil
 	}
-	names, err := f.lowerNames(n)
+	lower := newListing()
+	err := f.eachLower(n, func(name []byte, typ uint8) error { return lower.add(string(name), typ) })
 	if err != nil {
 		return nil, err
 	}
-	list := mergeNames(old, names, n.dir.names)
+	list, err := merge(old, lower, n.dir.names)
+	if err != nil {
+		return nil, err
+	}
 	f.tab.mu.Lock()
 	n.dir.list = list
 	f.tab.mu.Unlock()
@@ -145,100 +146,76 @@ func (f *FS) dropListing(n *node) {
 	f.tab.mu.Unlock()
 }
 
-// mergeNames returns old, names that are gone replaced by empty ones, and behind it what is new:
-// the lower names in their order, whether they show or not, then those of the upper, sorted.
-func mergeNames(old, lower []dirName, upper map[string]struct{}) []dirName {
-	seen := make(map[string]uint8, len(lower)+len(upper))
-	for _, e := range lower {
-		seen[e.name] = e.typ
-	}
-	for name := range upper {
-		if _, ok := seen[name]; !ok {
-			seen[name] = unix.DT_UNKNOWN
-		}
-	}
-	list := make([]dirName, 0, len(old)+len(seen))
-	for _, e := range old {
-		if _, ok := seen[e.name]; !ok {
-			e = dirName{}
-		}
-		delete(seen, e.name)
-		list = append(list, e)
-	}
-	for _, e := range lower {
-		if _, ok := seen[e.name]; ok {
-			list = append(list, e)
-			delete(seen, e.name)
-		}
-	}
-	rest := len(list)
-	for name, typ := range seen {
-		list = append(list, dirName{name, typ})
-	}
-	slices.SortFunc(list[rest:], func(a, b dirName) int { return bytes.Compare([]byte(a.name), []byte(b.name)) })
-	return list
-}
-
-// lowerNames returns the names in the lower directory that shows in n, in its order.
-func (f *FS) lowerNames(n *node) ([]dirName, error) {
+// eachLower calls visit for the names in the lower directory that shows in n, in its order, until it
+// returns an error.
+func (f *FS) eachLower(n *node, visit func(name []byte, typ uint8) error) error {
 	if n.dir.lower == nil {
-		return nil, nil
+		return nil
 	}
 	d, err := f.lowerFD(n.dir.lower)
 	if absent(err) == unix.ENOENT {
-		return nil, nil
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer f.fds.put(d)
-	return f.listDir(d.fd)
+	return f.eachName(d.fd, visit)
 }
 
 // listDir returns the names in the directory dirfd is an O_PATH descriptor of.
-func (f *FS) listDir(dirfd int) ([]dirName, error) {
+func (f *FS) listDir(dirfd int) ([]string, error) {
+	var list []string
+	err := f.eachName(dirfd, func(name []byte, _ uint8) error {
+		list = append(list, string(name))
+		return nil
+	})
+	return list, err
+}
+
+// eachName calls visit for the names in the directory dirfd is an O_PATH descriptor of, until it
+// returns an error. The name is good until then only.
+func (f *FS) eachName(dirfd int, visit func(name []byte, typ uint8) error) error {
 	flags := unix.O_RDONLY | unix.O_DIRECTORY
 	fd, err := f.fds.openat(dirfd, ".", flags|unix.O_NOATIME, 0)
 	if err == unix.EPERM {
 		fd, err = f.fds.openat(dirfd, ".", flags, 0)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer closeFD(fd)
-	var list []dirName
-	buf := make([]byte, 1<<15)
+	buf := f.dirents.Get().(*[1 << 15]byte)
+	defer f.dirents.Put(buf)
 	for {
-		n, err := unix.ReadDirent(fd, buf)
+		n, err := unix.ReadDirent(fd, buf[:])
 		if err == unix.EINTR {
 			continue
 		}
-		if err != nil {
-			return nil, err
+		if err != nil || n <= 0 {
+			return err
 		}
-		if n <= 0 {
-			return list, nil
+		if err := eachDirent(buf[:n], visit); err != nil {
+			return err
 		}
-		list = appendDirents(list, buf[:n])
 	}
 }
 
-// appendDirents parses struct linux_dirent64 (getdents(2)).
-func appendDirents(list []dirName, buf []byte) []dirName {
+// eachDirent parses struct linux_dirent64 (getdents(2)).
+func eachDirent(buf []byte, visit func(name []byte, typ uint8) error) error {
 	const nameOff = 19
 	for len(buf) >= nameOff {
 		size := int(binary.NativeEndian.Uint16(buf[16:]))
 		if size < nameOff || size > len(buf) {
-			return list
+			return unix.EIO
 		}
-		name := buf[nameOff:size]
-		if i := bytes.IndexByte(name, 0); i >= 0 {
-			name = name[:i]
-		}
+		name, _, _ := bytes.Cut(buf[nameOff:size], []byte{0})
 		if s := string(name); s != "." && s != ".." && s != "" {
-			list = append(list, dirName{s, buf[18]})
+			if err := visit(name, buf[18]); err != nil {
+				return err
+			}
 		}
 		buf = buf[size:]
 	}
-	return list
+	return nil
 }

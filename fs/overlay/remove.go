@@ -114,16 +114,12 @@ func (f *FS) mustBeEmpty(n *node) error {
 	if len(n.dir.names) > 0 {
 		return unix.ENOTEMPTY
 	}
-	names, err := f.lowerNames(n)
-	if err != nil {
-		return err
-	}
-	for _, e := range names {
-		if !n.dir.isWhite(e.name) {
+	return f.eachLower(n, func(name []byte, _ uint8) error {
+		if _, white := n.dir.white[string(name)]; !white {
 			return unix.ENOTEMPTY
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // removeEntry takes v out of the view: the records first, then the name in the upper, then the

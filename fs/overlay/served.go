@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"errors"
+	"strings"
 	"unique"
 
 	"golang.org/x/sys/unix"
@@ -91,7 +92,7 @@ func (d *dirState) noteAbsent(name string) {
 	if d.absent == nil {
 		d.absent = map[string]struct{}{}
 	}
-	d.absent[name] = struct{}{}
+	d.absent[strings.Clone(name)] = struct{}{}
 	d.anyAbsent.Store(true)
 }
 

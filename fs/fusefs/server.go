@@ -81,6 +81,7 @@ type Server struct {
 	loops   atomic.Int32
 	wg      sync.WaitGroup
 
+	pacer    *pacer
 	stop     chan struct{} // ends notifier
 	notifier sync.WaitGroup
 
@@ -111,6 +112,7 @@ func Serve(dev *os.File, fs *overlay.FS, o Options) (*Server, error) {
 		established: make(chan struct{}),
 	}
 	s.fd = int(dev.Fd()) // Fd makes it blocking, which the loops rely on
+	s.pacer = startPacer()
 	if o.Passthrough {
 		s.pass = newPassthrough(s.fd)
 	}
@@ -427,6 +429,7 @@ func (s *Server) Close() error {
 	if err := s.wake(); err != nil {
 		return err
 	}
+	s.pacer.stop()
 	s.wg.Wait() // with the first loop, whoever could set s.uring is gone
 	err := errors.Join(s.endUring(), s.dev.Close())
 	s.mu.Lock()

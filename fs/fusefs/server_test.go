@@ -62,24 +62,36 @@ func mountOverlay(t *testing.T, tr Transport) *mounted {
 
 func mountWith(t *testing.T, o Options) *mounted {
 	t.Helper()
-	testenv.Need(t, testenv.Root, testenv.FUSE)
 	if o.Transport == Uring {
 		testenv.FUSEOverIOUring(t)
 	}
+	m := newMounted(t)
+	m.mount(o)
+	return m
+}
+
+// newMounted makes the directories.
+func newMounted(t *testing.T) *mounted {
+	t.Helper()
+	testenv.Need(t, testenv.Root, testenv.FUSE)
 	m := &mounted{t: t, dir: testenv.User{}.TempDir(t)}
 	for _, d := range []string{"lower", "upper", "orphans", "mnt"} {
 		m.must(os.Mkdir(filepath.Join(m.dir, d), 0o755))
 	}
 	m.must(os.WriteFile(filepath.Join(m.dir, "lower", "f"), []byte("content"), 0o644))
+	return m
+}
+
+func (m *mounted) mount(o Options) {
+	m.t.Helper()
 	m.openOverlay()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	m.must(err)
 	opts := "fd=" + strconv.Itoa(fd) + "," + MountOptions(0, 0)
 	m.must(unix.Mount("stage", m.mnt(), "fuse.stage", unix.MS_NOSUID|unix.MS_NODEV, opts))
-	t.Cleanup(func() { unix.Unmount(m.mnt(), unix.MNT_FORCE|unix.MNT_DETACH) })
+	m.t.Cleanup(func() { unix.Unmount(m.mnt(), unix.MNT_FORCE|unix.MNT_DETACH) })
 	m.srv, err = Serve(os.NewFile(uintptr(fd), "/dev/fuse"), m.fs, o)
 	m.must(err)
-	return m
 }
 
 func (m *mounted) openOverlay() {

@@ -2,6 +2,7 @@ package overlay
 
 import (
 	"math"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -349,7 +350,26 @@ func (f *FS) forget(n *node, count uint64) []uint64 {
 		}
 	}
 	f.releaseLocked(n)
+	if f.tab.shrankLocked() {
+		select {
+		case f.shed <- struct{}{}:
+		default: // it will be seen to
+		}
+	}
 	return f.tab.takeDeadLocked()
+}
+
+// giveBack returns memory to the system when many nodes went, until Close: the runtime would keep it
+// until the next collection of garbage, and may have no reason for one.
+func (f *FS) giveBack() {
+	for {
+		select {
+		case <-f.shed:
+			debug.FreeOSMemory()
+		case <-f.stop:
+			return
+		}
+	}
 }
 
 // releaseLocked frees n, and then its parents, if nothing needs them: the kernel does not know

@@ -136,6 +136,7 @@ type FS struct {
 
 	stale  chan uint64    // nodes to invalidate
 	drifts chan tree.Path // of events to tell
+	shed   chan struct{}  // many nodes went
 	stop   chan struct{}
 	done   sync.WaitGroup
 }
@@ -152,6 +153,7 @@ func Open(cfg Config) (*FS, error) {
 		groups:  map[inodeKey]*linkGroup{},
 		stale:   make(chan uint64, maxStale),
 		drifts:  make(chan tree.Path, maxStale),
+		shed:    make(chan struct{}, 1),
 		stop:    make(chan struct{}),
 
 		nextCompact: compactMin,
@@ -164,6 +166,7 @@ func Open(cfg Config) (*FS, error) {
 	}
 	f.done.Go(f.syncLog)
 	f.done.Go(f.tellDrifts)
+	f.done.Go(f.giveBack)
 	return f, nil
 }
 

@@ -164,6 +164,18 @@ func (t *table) dropChunkLocked(i uint32, c *chunk) {
 	t.unused = append(t.unused, i)
 }
 
+// manyNodes is how many nodes are worth the return of their memory.
+const manyNodes = 1 << 16
+
+// shrankLocked reports whether half of many nodes went since it last reported true.
+func (t *table) shrankLocked() bool {
+	if t.most < manyNodes || t.live > t.most/2 {
+		return false
+	}
+	t.most = t.live
+	return true
+}
+
 // each calls visit for every node. Nodes that come or go meanwhile may be left out.
 func (t *table) each(visit func(*node)) {
 	for _, c := range *t.chunks.Load() {

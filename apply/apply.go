@@ -75,6 +75,9 @@ type Options struct {
 	// without them; what is in one git directory goes together.
 	KeepGoing bool
 
+	// Pick is asked what of the selected changes to publish; nil: all.
+	Pick Picker
+
 	// Merge is what becomes of text files that both the Job and somebody else changed. The base's
 	// content has to be had from Source, as Preimages.
 	Merge MergeMode
@@ -203,6 +206,11 @@ func (o *Options) examine(ctx context.Context, r *Result) (*plan, error) {
 	}
 	p := newPlan(o, all)
 	o.Source = p.texts
+	if o.Pick != nil {
+		if sel, err = p.pick(ctx, sel); err != nil {
+			return nil, err
+		}
+	}
 	if err := p.judge(ctx, sel, r); err != nil {
 		return nil, err
 	}

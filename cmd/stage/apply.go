@@ -17,6 +17,7 @@ func (c *command) applyVerb() *cobra.Command {
 	o := session.PublishOptions{}
 	var allow []string
 	var merge string
+	var pick bool
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "apply [JOB] [PATH…]",
@@ -31,12 +32,16 @@ before you apply: the publication of many files is not atomic for them.`,
 			if o.Merge, err = mergeMode(merge); err != nil {
 				return err
 			}
+			if pick {
+				o.Pick = render.NewPicker(c.err, c.in)
+			}
 			return c.apply(cmd, args, o, asJSON)
 		},
 	}
 	fl := cmd.Flags()
 	fl.BoolVar(&o.CheckOnly, "check", false, "verdicts only; write nothing")
 	fl.BoolVar(&o.KeepGoing, "keep-going", false, "apply the changes that do not conflict although others do")
+	fl.BoolVarP(&pick, "patch", "p", false, "ask hunk by hunk what to apply, as git add -p does")
 	fl.StringVar(&merge, "merge", "", "merge text files that somebody else changed too; with --merge=markers where both changed the same lines, too")
 	fl.Lookup("merge").NoOptDefVal = "text"
 	fl.StringArrayVar(&o.Include, "include", nil, "only paths that match `GLOB`")

@@ -21,6 +21,7 @@ type PublishOptions struct {
 	CheckOnly        bool
 	KeepGoing        bool
 	Merge            apply.MergeMode
+	Pick             apply.Picker // nil: all
 	Allow            map[apply.Class]bool
 	Point            func(name string)
 }
@@ -40,7 +41,7 @@ func Publish(ctx context.Context, s *store.Store, job *store.Job, o PublishOptio
 	a := apply.Options{
 		Job: string(job.ID()), Source: st, Target: st.Lower, Pending: st.pending, Tracked: tracked,
 		Paths: o.Paths, Include: o.Include, Exclude: o.Exclude,
-		CheckOnly: o.CheckOnly, KeepGoing: o.KeepGoing, Merge: o.Merge, Allow: o.Allow, Point: o.Point, Alike: gitview.Alike,
+		CheckOnly: o.CheckOnly, KeepGoing: o.KeepGoing, Merge: o.Merge, Pick: o.Pick, Allow: o.Allow, Point: o.Point, Alike: gitview.Alike,
 	}
 	if o.CheckOnly {
 		res, err := apply.Apply(ctx, a)

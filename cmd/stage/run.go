@@ -68,6 +68,7 @@ func admissionFlags(cmd *cobra.Command, o *session.Options) {
 	fl.StringArrayVar(&p.Share, "share", nil, "let the command write `PATH` of the host directly; never undone")
 	fl.StringArrayVar(&p.Scratch, "scratch", nil, "a private directory at `PATH`, thrown away")
 	fl.StringArrayVar(&p.DenyWrite, "deny-write", nil, "make what matches `GLOB` unwritable")
+	fl.StringVar(&o.FSMode, "fs-mode", "auto", "`MODE` of staged files: auto, or passthrough, which only root can have: fast large files, slower opens")
 	fl.StringVar(&p.Net, "net", "", "network: none, allow (named hosts only) or host (default none)")
 	fl.StringArrayVar(&p.AllowHost, "allow-host", nil, "let the command reach `HOST[:PORT]`; without a port, 443")
 	fl.StringArrayVar(&p.DenyHost, "deny-host", nil, "never let the command reach `HOST[:PORT]`")

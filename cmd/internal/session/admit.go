@@ -22,6 +22,21 @@ type Options struct {
 	KeepAgentSandbox bool
 	NoAuthWriteback  bool
 	FreshCache       bool
+	FSMode           string // --fs-mode: "", auto or passthrough
+}
+
+// passthrough reports whether the kernel is to read and write the files of staged roots itself.
+func (o *Options) passthrough() bool { return o.FSMode == "passthrough" }
+
+// checkFSMode refuses a mode that cannot be had, as far as can be known before a mount is made.
+func (o *Options) checkFSMode() error {
+	switch {
+	case o.FSMode != "" && o.FSMode != "auto" && !o.passthrough():
+		return invalidf("--fs-mode %s: want auto or passthrough", o.FSMode)
+	case o.passthrough() && os.Geteuid() != 0:
+		return invalidf("--fs-mode passthrough: the kernel takes files of the host from root alone: leave it out, or run stage as root")
+	}
+	return nil
 }
 
 // proxyAddr is where the mediator's proxy listens inside the Job's network namespace.
@@ -60,6 +75,9 @@ func invalidf(format string, args ...any) error { return &InvalidError{fmt.Error
 func Admit(o Options) (*Admission, error) {
 	if len(o.Argv) == 0 {
 		return nil, invalidf("no command: stage run [flags] -- CMD ARG…")
+	}
+	if err := o.checkFSMode(); err != nil {
+		return nil, err
 	}
 	a := &Admission{Options: o}
 	if err := a.resolveRoots(); err != nil {

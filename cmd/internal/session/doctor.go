@@ -105,7 +105,33 @@ func probe(ctx context.Context) (in *jail.Installed, err error) {
 
 // machineNeeds are the things of this machine that every Job needs.
 func machineNeeds() []render.Finding {
-	return []render.Finding{needFUSE(), needUserns()}
+	return []render.Finding{needFUSE(), needUserns(), fuseTransport(os.ReadFile)}
+}
+
+// What decides whether mounts are served over io_uring.
+const (
+	uringParameter = "/sys/module/fuse/parameters/enable_uring"
+	uringDisabled  = "/proc/sys/kernel/io_uring_disabled"
+)
+
+// fuseTransport tells how mounts are served, and what makes them faster. No Job needs that.
+func fuseTransport(read func(path string) ([]byte, error)) render.Finding {
+	f := render.Finding{Control: "FUSE over io_uring", Level: "off", Detail: "Jobs use the read loop, which takes two to three times as long per request"}
+	on, err := read(uringParameter)
+	if err != nil {
+		f.Fix = "Linux 6.14 or newer has it"
+		return f
+	}
+	disabled, err := read(uringDisabled)
+	switch {
+	case strings.TrimSpace(string(on)) != "Y":
+		f.Fix = "as root: echo Y > " + uringParameter + "; to keep it: echo 'options fuse enable_uring=1' > /etc/modprobe.d/fuse.conf"
+	case err == nil && strings.TrimSpace(string(disabled)) != "0" && !(strings.TrimSpace(string(disabled)) == "1" && os.Geteuid() == 0):
+		f.Fix = "as root: sysctl kernel.io_uring_disabled=0"
+	default:
+		f.Level, f.Detail = "ok", "Jobs use it"
+	}
+	return f
 }
 
 func needFUSE() render.Finding {

@@ -232,13 +232,21 @@ func (e *evidence) rootNames() []string {
 	return names
 }
 
+// content is what passed the overlay of the content of files: in passthrough mode none does.
+func (e *evidence) content(name string, n uint64, unit, root string) bundle.Observed {
+	if e.admission.Options.passthrough() {
+		return unseen(name, unit, bundle.NotObservable, "fuse", root)
+	}
+	return seen(name, int64(n), unit, "fuse", root)
+}
+
 func (e *evidence) observedReads() []bundle.Observed {
 	var l []bundle.Observed
 	for _, root := range e.rootNames() {
 		s := e.overlays[root]
 		l = append(l,
-			seen("files_served", int64(s.FilesServed), "count", "fuse", root),
-			seen("bytes_served", int64(s.BytesServed), "bytes", "fuse", root),
+			e.content("files_served", s.FilesServed, "count", root),
+			e.content("bytes_served", s.BytesServed, "bytes", root),
 			seen("denied_lookups", int64(s.DeniedLookups), "count", "fuse", root),
 			unseen("opens", "count", bundle.NotObservable, "fuse", root))
 	}
@@ -250,8 +258,8 @@ func (e *evidence) observedWrites() []bundle.Observed {
 	for _, root := range e.rootNames() {
 		s := e.overlays[root]
 		l = append(l,
-			seen("write_requests", int64(s.WriteRequests), "count", "fuse", root),
-			seen("bytes_written", int64(s.BytesWritten), "bytes", "fuse", root),
+			e.content("write_requests", s.WriteRequests, "count", root),
+			e.content("bytes_written", s.BytesWritten, "bytes", root),
 			seen("copy_ups", int64(s.CopyUps), "count", "fuse", root),
 			seen("denied", int64(s.Denied), "count", "fuse", root),
 			unseen("quota_hits", "count", bundle.NotInstalled, "fuse", root))

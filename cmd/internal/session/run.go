@@ -181,7 +181,7 @@ func (s *run) install(ctx context.Context) error {
 		return err
 	}
 	s.Trace.Mark("jail prepared")
-	if err := s.serveRoots(); err != nil {
+	if err := s.serveRoots(ctx); err != nil {
 		return err
 	}
 	s.Trace.Mark("roots served")
@@ -281,7 +281,7 @@ func (r *servedRoot) close() error {
 }
 
 // serveRoots opens an overlay for each staged root and serves it on the device the jail mounted.
-func (s *run) serveRoots() error {
+func (s *run) serveRoots(ctx context.Context) error {
 	s.keeper = startKeeper()
 	for _, root := range s.job.Run().Roots {
 		if root.Kind != bundle.RootStaged {
@@ -289,14 +289,14 @@ func (s *run) serveRoots() error {
 		}
 		r := &servedRoot{name: root.Name}
 		s.roots = append(s.roots, r)
-		if err := s.serveRoot(r, len(s.roots)-1, root.Path.String()); err != nil {
+		if err := s.serveRoot(ctx, r, len(s.roots)-1, root.Path.String()); err != nil {
 			return fmt.Errorf("stage %q: %w", root.Path, err)
 		}
 	}
 	return nil
 }
 
-func (s *run) serveRoot(r *servedRoot, view int, path string) (err error) {
+func (s *run) serveRoot(ctx context.Context, r *servedRoot, view int, path string) (err error) {
 	if r.lower, err = hostfs.OpenRoot(path); err != nil {
 		return err
 	}
@@ -322,8 +322,15 @@ func (s *run) serveRoot(r *servedRoot, view int, path string) (err error) {
 		return errors.Join(err, log.Close())
 	}
 	s.keeper.add(r.fs)
-	r.server, err = fusefs.Serve(s.jail.Device(view), r.fs, fusefs.Options{Name: r.name})
-	return err
+	pass := s.a.Options.passthrough()
+	r.server, err = fusefs.Serve(s.jail.Device(view), r.fs, fusefs.Options{Name: r.name, Passthrough: pass})
+	if err != nil || !pass {
+		return err
+	}
+	if err := r.server.Established(ctx); err != nil {
+		return fmt.Errorf("--fs-mode passthrough takes Linux 6.9 and CAP_SYS_ADMIN outside of user namespaces: %w", err)
+	}
+	return nil
 }
 
 // openPrivate makes a directory of the Job, where it is not there yet, and opens it.

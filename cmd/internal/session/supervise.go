@@ -107,6 +107,11 @@ func (s *run) addEvidence(listeners []net.Listener) {
 			ReadBack: []bundle.ReadBack{{Source: "supervisor's timer", Want: want, Got: want}}}
 	}
 	s.evidence.extra["fs.rules"] = s.rulesState()
+	if r, ok := s.evidence.installed.Control("fs.staged"); ok {
+		in := installedRecord(r)
+		in.ReadBack = append(in.ReadBack, s.protocols()...)
+		s.evidence.extra["fs.staged"] = in
+	}
 	if _, ok := s.evidence.installed.Control("mask.secrets"); !ok {
 		// No readable root holds a secret, so there is nothing to cover.
 		s.evidence.extra["mask.secrets"] = bundle.Installed{Level: bundle.Enforced,
@@ -132,6 +137,19 @@ func (s *run) rulesState() bundle.Installed {
 		return bundle.Installed{Level: bundle.Unenforced, Reason: bundle.NotInstalled}
 	}
 	return in
+}
+
+// protocols are what the kernel agreed to for each staged root, and how its requests come.
+func (s *run) protocols() []bundle.ReadBack {
+	var l []bundle.ReadBack
+	for _, r := range s.roots {
+		got := "none"
+		if r.server != nil && r.server.Protocol() != "" {
+			got = r.server.Protocol()
+		}
+		l = append(l, bundle.ReadBack{Source: "fuse protocol of " + r.name, Want: "not none", Got: got})
+	}
+	return l
 }
 
 func served(r *servedRoot) string {

@@ -88,6 +88,7 @@ type Server struct {
 	mu       sync.Mutex
 	protocol string           // guarded by mu, like all below
 	threads  map[int]struct{} // of the loops
+	spare    []*buffers       // of loops that ended
 	uring    *uring           // nil without io_uring
 	why      error            // why without
 	err      error            // the first of the connection
@@ -171,7 +172,7 @@ func (s *Server) enter() (leave func()) {
 
 // first answers INIT alone, then starts what else serves: what INIT negotiates is read by all.
 func (s *Server) first() {
-	b := newBuffers()
+	b := s.newBuffers()
 	readers, ok := s.establish(b)
 	close(s.established)
 	if !ok {
@@ -250,20 +251,21 @@ func (s *Server) register(u *uring) bool {
 	return err == nil
 }
 
-func (s *Server) serve() { s.serveWith(newBuffers(), false) }
+func (s *Server) serve() { s.serveWith(s.newBuffers(), false) }
 
-func (s *Server) serveExtra() { s.serveWith(newBuffers(), true) }
+func (s *Server) serveExtra() { s.serveWith(s.newBuffers(), true) }
 
 // serveWith reads, handles and answers requests until the mount or the Server goes. Before a
 // request that may take long it makes sure that another loop waits for the next one; such an extra
 // loop ends when there are enough without it.
 func (s *Server) serveWith(b *buffers, extra bool) {
+	defer s.giveBack(b)
 	for !s.closing.Load() {
 		n, ok := s.read(b)
 		if !ok {
 			return
 		}
-		if s.idle.Load() == 0 && slow(binary.NativeEndian.Uint32(b.in[inOpcode:])) && s.loops.Load() < int32(s.readers+maxExtra) {
+		if s.idle.Load() == 0 && s.slow(b.in[:inHeader], b.in[inHeader:]) && s.loops.Load() < int32(s.readers+maxExtra) {
 			s.start(s.serveExtra)
 		}
 		if reply := s.handle([][]byte{b.in[:n]}, [][]byte{b.out}); reply > 0 && !s.write(b.out[:reply]) {
@@ -278,12 +280,53 @@ func (s *Server) serveWith(b *buffers, extra bool) {
 // Opcodes that may take long: they copy up, sync or move much data (linux/fuse.h).
 var slowOps = [64]bool{4: true, 12: true, 13: true, 14: true, 16: true, 20: true, 21: true, 24: true, 30: true, 43: true, 45: true, 47: true}
 
-func slow(op uint32) bool { return op < uint32(len(slowOps)) && slowOps[op] }
+// Requests that are slow or not as their arguments say (linux/fuse.h).
+const (
+	opSetattr, opWrite = 4, 16
 
+	setattrValid = 0       // in fuse_setattr_in
+	writeSize    = 16      // in fuse_write_in
+	manyBytes    = 1 << 16 // written at once
+)
+
+// slow reports whether the request with header and first argument may take long. What is in the upper
+// already needs no copy: creating many small files must not start a loop for each.
+func (s *Server) slow(header, arg []byte) bool {
+	op := binary.NativeEndian.Uint32(header[inOpcode:])
+	switch {
+	case op >= uint32(len(slowOps)) || !slowOps[op]:
+		return false
+	case op == opSetattr && binary.NativeEndian.Uint32(arg[setattrValid:])&fuse.FATTR_SIZE != 0,
+		op == opWrite && binary.NativeEndian.Uint32(arg[writeSize:]) > manyBytes:
+		return true
+	case op == opSetattr || op == opWrite:
+		return !s.fs.InUpper(binary.NativeEndian.Uint64(header[inNode:]))
+	}
+	return true
+}
+
+// buffers hold a request and a reply.
 type buffers struct{ in, out []byte }
 
-func newBuffers() *buffers {
+// newBuffers returns buffers, those of a loop that ended if there are: loops come and go, and new
+// memory of this size has to be cleared.
+func (s *Server) newBuffers() *buffers {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.spare); n > 0 {
+		b := s.spare[n-1]
+		s.spare = s.spare[:n-1]
+		return b
+	}
 	return &buffers{in: make([]byte, bufSize), out: make([]byte, bufSize)}
+}
+
+func (s *Server) giveBack(b *buffers) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.spare) < s.readers {
+		s.spare = append(s.spare, b)
+	}
 }
 
 // read reads one request. It reports false when there will be no more.

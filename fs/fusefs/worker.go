@@ -182,7 +182,7 @@ func lost(errno unix.Errno) error {
 // answer handles the request in entry i and leaves the reply to be submitted.
 func (w *worker) answer(i int) {
 	e := &w.ents[i]
-	if w.q.idle.Load() <= 1 && slow(binary.NativeEndian.Uint32(e.mem[inOpcode:])) {
+	if w.q.idle.Load() <= 1 && w.u.s.slow(e.mem[:inHeader], e.mem[entOpIn:entInOut]) {
 		w.u.grow(w.q)
 	}
 	commit := binary.NativeEndian.Uint64(e.mem[entCommitID:])

@@ -30,6 +30,12 @@ func (f *FS) content(n *node) (*descriptor, error) {
 	return f.fds.add(&n.slot, fd), nil
 }
 
+// InUpper reports whether a node's object is in the upper, so that a change of it copies nothing up.
+func (f *FS) InUpper(id uint64) bool {
+	n := f.tab.get(id)
+	return n != nil && n.upper.Load()
+}
+
 // Content is a file being read; Done ends that.
 type Content struct {
 	f *FS

@@ -292,7 +292,7 @@ func (f *FS) Link(id, parent uint64, name string, e *Entry) error {
 	if n.isDir() {
 		return unix.EPERM
 	}
-	if err := f.mayLink(n); err != nil {
+	if err := f.mayLink(n, p); err != nil {
 		return err
 	}
 	if err := f.copyUp(n, toChange); err != nil {
@@ -324,12 +324,15 @@ func (f *FS) Link(id, parent uint64, name string, e *Entry) error {
 	return nil
 }
 
-// mayLink refuses to link what a rule is about, and makes the check of protected_hardlinks
-// (proc(5)) for what is shown as the caller's and is not.
-func (f *FS) mayLink(n *node) error {
+// mayLink refuses to link what a rule is about or what lies in another mount than p, and makes the check
+// of protected_hardlinks (proc(5)) for what is shown as the caller's and is not.
+func (f *FS) mayLink(n, p *node) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if n.parent != nil {
+		if err := f.sameMountLocked(n.parent, p); err != nil {
+			return err
+		}
 		if err := f.mayMove(n.parent, n.name, false); err != nil {
 			return err
 		}

@@ -48,6 +48,7 @@ type victim struct {
 	st      unix.Stat_t // of the object
 	inUpper bool        // the name is in the upper directory
 	white   bool        // a lower entry shows, or would show if the upper one went
+	mounted bool        // that is a mount point of the host, which can neither go nor move
 	orphan  uint64      // what the object is called from now on, where it is still in use
 }
 
@@ -61,12 +62,7 @@ func (f *FS) victim(p *node, name string) (*victim, error) {
 	if err := f.countNames(upper, &v.st, true); err != nil {
 		return nil, err
 	}
-	var lower unix.Stat_t
-	switch err := f.statLower(p, name, &lower); err {
-	case nil:
-		v.white = true
-	case unix.ENOENT:
-	default:
+	if v.white, v.mounted, err = f.lowerEntry(p, name); err != nil {
 		return nil, err
 	}
 	v.n = f.adopt(p, name, upper, &v.st, true)
@@ -81,8 +77,12 @@ func (f *FS) letGo(n *node) {
 	f.releaseLocked(n)
 }
 
-// mayDelete checks that v may go: not from another's sticky directory, and only if it is empty.
+// mayDelete checks that v may go: no mount point, not from another's sticky directory, and only if it
+// is empty.
 func (f *FS) mayDelete(p *node, v *victim) error {
+	if v.mounted {
+		return unix.EBUSY
+	}
 	if err := f.maySticky(p, v.n, &v.st); err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ type move struct {
 	dstSt            unix.Stat_t // of dst's object
 	srcWhite         bool        // a lower entry shows behind src's name
 	dstUpper         bool        // dst's name is in the upper directory
+	mounted          bool        // src or dst is a mount point of the host
 	ino              uint64      // of src's upper object
 	recs             []Record
 	srcFrom, dstFrom markBits  // markFrom for what is renamed from where the workspace had a file
@@ -38,6 +39,9 @@ func (f *FS) Rename(parent uint64, name string, newParent uint64, newName string
 		return err
 	}
 	if err := errors.Join(checkName(name), checkName(newName)); err != nil {
+		return err
+	}
+	if err := f.sameMount(from, to); err != nil {
 		return err
 	}
 	for {
@@ -114,14 +118,14 @@ func (f *FS) resolveMove(m *move) error {
 	if err != nil {
 		return err
 	}
-	m.src, m.srcWhite, m.ino = src.n, src.white, src.st.Ino
+	m.src, m.srcWhite, m.mounted, m.ino = src.n, src.white, src.mounted, src.st.Ino
 	if !m.exchange && f.servedAbsent(m.to, m.toName) {
 		return nil
 	}
 	dst, err := f.victim(m.to, m.toName)
 	switch {
 	case err == nil:
-		m.dst, m.dstSt, m.dstUpper = dst.n, dst.st, dst.inUpper
+		m.dst, m.dstSt, m.dstUpper, m.mounted = dst.n, dst.st, dst.inUpper, m.mounted || dst.mounted
 		return nil
 	case err == unix.ENOENT && !m.exchange:
 		return nil
@@ -144,6 +148,9 @@ func (f *FS) checkMove(m *move, noReplace bool) (done bool, err error) {
 	}
 	if err := f.mayMoveBoth(m); err != nil {
 		return false, err
+	}
+	if m.mounted {
+		return false, unix.EBUSY
 	}
 	if f.cfg.FixedDirs && (showsLower(m.src) || m.exchange && showsLower(m.dst)) {
 		return false, unix.EXDEV

@@ -69,7 +69,8 @@ type suite struct {
 func suites() map[string]suite {
 	all := map[string]suite{
 		"posix":    {inside: insidePosix},
-		"cases":    {setup: setupCases, inside: insideCases},
+		"cases":    suiteOf(cases),
+		"mounts":   suiteOf(mountCases),
 		"messages": {setup: setupMessages, inside: insideMessages},
 	}
 	for name, k := range kinds() {
@@ -194,7 +195,13 @@ func newTrial(t *testing.T, u testenv.User, suite string) *trial {
 	if !u.IsRoot() {
 		testenv.Need(t, testenv.Userns)
 	}
-	tr := &trial{t: t, u: u, dir: u.TempDir(t)}
+	return newTrialIn(t, u, u.TempDir(t), suite)
+}
+
+// newTrialIn is newTrial in a directory of u, where lower and plain may be already.
+func newTrialIn(t *testing.T, u testenv.User, dir, suite string) *trial {
+	t.Helper()
+	tr := &trial{t: t, u: u, dir: dir}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if out, err := self(ctx, u, "setup", tr.dir, suite).CombinedOutput(); err != nil {
@@ -246,7 +253,7 @@ func checkLog(t *testing.T, path string) {
 func setup(dir string) error {
 	unix.Umask(0o022)
 	for _, d := range []string{"lower", "plain", "upper", "mnt"} {
-		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
 	}

@@ -36,6 +36,8 @@ var (
 	FUSE = Requirement{"FUSE", missingFUSE}
 	// Userns: the ordinary user can make user namespaces.
 	Userns = Requirement{"user namespaces", missingUserns}
+	// Loop: a file can be mounted as a file system.
+	Loop = Requirement{"loop devices", missingLoop}
 	// Account: the ordinary user has an entry in /etc/passwd.
 	Account = Requirement{"an account of the ordinary user", missingAccount}
 	// Codex: the real Codex CLI is installed.
@@ -114,6 +116,15 @@ func missingUserns() string {
 	if err != nil {
 		return fmt.Sprintf("unshare as uid %d: %v: %s", u.UID, err, strings.TrimSpace(string(out)))
 	}
+	return ""
+}
+
+func missingLoop() string {
+	f, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
+	if err != nil {
+		return err.Error() + "; as root, `modprobe loop`"
+	}
+	defer f.Close()
 	return ""
 }
 

@@ -359,24 +359,46 @@ func (f *FS) copyUpDir(n *node) error {
 	return f.makeUpperDir(n, &st, node.Xattrs)
 }
 
-// makeUpperDir makes the directory with the mode it is to have: a crash before the rest is done then
-// leaves, for most directories, nothing wrong but a time.
+// build makes something among the orphans, and when it is complete renames it to name in upper directory
+// up: a process that is killed leaves all of it or nothing.
+//
+// Preconditions:
+//   - FS.mu is held exclusively.
+func (f *FS) build(up int, name string, act func(dir int, name string) error) error {
+	tmp := orphanName(f.newOrphan())
+	err := act(f.orphanTop.fd, tmp)
+	if err == nil {
+		err = unix.Renameat2(f.orphanTop.fd, tmp, up, name, unix.RENAME_NOREPLACE)
+	}
+	if err == nil {
+		return nil
+	}
+	if gone := removeAt(f.orphanTop.fd, tmp); gone != unix.ENOENT {
+		err = errors.Join(err, gone)
+	}
+	return err
+}
+
 func (f *FS) makeUpperDir(n *node, lower *unix.Stat_t, xattrs tree.Xattrs) error {
 	err := f.keepMtime(n.parent, func(up int) error {
-		if err := unix.Mkdirat(up, n.name, f.serverMode(lower.Mode)&0o7777); err != nil {
-			return err
-		}
-		fd, err := f.fds.openat(up, n.name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
-		if err != nil {
-			return err
-		}
 		var st unix.Stat_t
-		err = unix.Fstat(fd, &st)
-		if err == nil {
-			err = f.giveAttrs(fd, lower, xattrs)
-		}
+		fd := -1
+		err := f.build(up, n.name, func(dir int, name string) (err error) {
+			if err := unix.Mkdirat(dir, name, f.serverMode(lower.Mode)&0o7777); err != nil {
+				return err
+			}
+			if fd, err = f.fds.openat(dir, name, unix.O_RDONLY|unix.O_DIRECTORY, 0); err != nil {
+				return err
+			}
+			if err := unix.Fstat(fd, &st); err != nil {
+				return err
+			}
+			return f.giveAttrs(fd, lower, xattrs)
+		})
 		if err != nil {
-			closeFD(fd)
+			if fd >= 0 {
+				closeFD(fd)
+			}
 			return err
 		}
 		n.parent.dir.addName(n.name)
@@ -448,7 +470,9 @@ func (f *FS) copyUpSpecial(n *node) error {
 	if err := f.append(recs...); err != nil {
 		return err
 	}
-	err = f.keepMtime(n.parent, func(up int) error { return f.makeSpecial(up, n.name, &st, node) })
+	err = f.keepMtime(n.parent, func(up int) error {
+		return f.build(up, n.name, func(dir int, name string) error { return f.makeSpecial(dir, name, &st, node) })
+	})
 	if err != nil {
 		return err
 	}

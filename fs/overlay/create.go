@@ -9,7 +9,7 @@ import (
 // Create makes a regular file and opens nothing: opens cost no message. flags are those of open(2);
 // without O_EXCL a file the kernel did not know of is taken as it is, or truncated with O_TRUNC.
 func (f *FS) Create(c Caller, parent uint64, name string, flags, mode uint32, e *Entry) error {
-	err := f.make(c, parent, name, unix.S_IFREG|mode&0o7777, e, func(up int, mode uint32) (int, error) {
+	err := f.make(c, parent, name, unix.S_IFREG|mode&0o7777, e, func(up int, name string, mode uint32) (int, error) {
 		return f.fds.openat(up, name, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR, mode)
 	})
 	if err != unix.EEXIST || flags&unix.O_EXCL != 0 {
@@ -52,28 +52,30 @@ func (f *FS) Mknod(c Caller, parent uint64, name string, mode, rdev uint32, e *E
 	default:
 		return unix.EPERM
 	}
-	return f.make(c, parent, name, mode, e, func(up int, mode uint32) (int, error) {
+	return f.make(c, parent, name, mode, e, func(up int, name string, mode uint32) (int, error) {
 		return -1, unix.Mknodat(up, name, mode, int(rdev))
 	})
 }
 
 // Mkdir makes a directory.
 func (f *FS) Mkdir(c Caller, parent uint64, name string, mode uint32, e *Entry) error {
-	return f.make(c, parent, name, unix.S_IFDIR|mode&0o7777, e, func(up int, mode uint32) (int, error) {
+	return f.make(c, parent, name, unix.S_IFDIR|mode&0o7777, e, func(up int, name string, mode uint32) (int, error) {
 		return -1, unix.Mkdirat(up, name, mode&0o7777)
 	})
 }
 
 // Symlink makes a symbolic link; target is kept as it is.
 func (f *FS) Symlink(c Caller, parent uint64, name, target string, e *Entry) error {
-	return f.make(c, parent, name, unix.S_IFLNK|0o777, e, func(up int, _ uint32) (int, error) {
+	return f.make(c, parent, name, unix.S_IFLNK|0o777, e, func(up int, name string, _ uint32) (int, error) {
 		return -1, unix.Symlinkat(target, up, name)
 	})
 }
 
-// make adds a new object called name to parent: act makes it in the upper directory up, and may return
-// a descriptor for its content.
-func (f *FS) make(c Caller, parent uint64, name string, mode uint32, e *Entry, act func(up int, mode uint32) (fd int, err error)) error {
+// maker makes an object called name in directory dir, and may return a descriptor for its content.
+type maker func(dir int, name string, mode uint32) (fd int, err error)
+
+// make adds a new object called name to parent.
+func (f *FS) make(c Caller, parent uint64, name string, mode uint32, e *Entry, act maker) error {
 	p, err := f.dirNode(parent)
 	if err != nil {
 		return err
@@ -96,22 +98,21 @@ func (f *FS) make(c Caller, parent uint64, name string, mode uint32, e *Entry, a
 		return err
 	}
 	defer f.fds.put(up)
-	o, err := f.newOwner(c, p, mode)
+	o, plain, err := f.newOwner(c, p, mode)
 	if err != nil {
 		return err
 	}
-	fd, err := act(up.fd, f.serverMode(o.mode))
+	var st unix.Stat_t
+	fd := -1
+	if plain {
+		fd, err = f.makePlain(place{up, name}, o, act, &st)
+	} else {
+		fd, err = f.makeOwned(p, place{up, name}, o, act, &st)
+	}
 	if err != nil {
 		return err
 	}
 	p.dir.addName(name)
-	var st unix.Stat_t
-	if err := f.own(place{up, name}, o, &st); err != nil {
-		if fd >= 0 {
-			closeFD(fd)
-		}
-		return err
-	}
 	n := f.adopt(p, name, true, &st, true)
 	if fd >= 0 { // the first write is next
 		f.fds.replace(&n.slot, fd)
@@ -124,6 +125,74 @@ func (f *FS) make(c Caller, parent uint64, name string, mode uint32, e *Entry, a
 	}
 	f.enter(n, &st, e)
 	return nil
+}
+
+// makePlain makes an object in place that is o's by itself.
+func (f *FS) makePlain(at place, o owner, act maker, st *unix.Stat_t) (int, error) {
+	fd, err := act(at.d.fd, at.name, o.mode)
+	if err != nil {
+		return -1, err
+	}
+	if err := f.own(at, o, st); err != nil {
+		if fd >= 0 {
+			closeFD(fd)
+		}
+		return -1, errors.Join(err, removeAt(at.d.fd, at.name))
+	}
+	return fd, nil
+}
+
+// makeOwned makes an object that has to be given to o first, out of sight, and puts it in p, where at
+// is: a process that is killed leaves all of it or nothing.
+func (f *FS) makeOwned(p *node, at place, o owner, act maker, st *unix.Stat_t) (int, error) {
+	dir, done, err := f.nursery(p, at.d)
+	if err != nil {
+		return -1, err
+	}
+	tmp := orphanName(f.newOrphan())
+	fd, err := act(dir.fd, tmp, f.serverMode(o.mode))
+	if err != nil {
+		return -1, errors.Join(err, done())
+	}
+	if err = f.own(place{dir, tmp}, o, st); err == nil {
+		err = unix.Renameat2(dir.fd, tmp, at.d.fd, at.name, unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		err = errors.Join(err, removeAt(dir.fd, tmp))
+	} else {
+		err = statPlace(at, st)
+	}
+	if err = errors.Join(err, done()); err != nil && fd >= 0 {
+		closeFD(fd)
+		fd = -1
+	}
+	return fd, err
+}
+
+// nursery returns a directory to make something in that is meant for p, whose upper directory is up: it
+// hands down the same access control list. done must be called.
+func (f *FS) nursery(p *node, up *descriptor) (dir *descriptor, done func() error, err error) {
+	done = func() error { return nil }
+	acl, err := xattrAt(up.fd, "").value(aclDefault)
+	if err == unix.ENODATA || err == unix.EOPNOTSUPP {
+		return f.orphanTop, done, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	name := orphanName(f.newOrphan())
+	if err := unix.Mkdirat(f.orphanTop.fd, name, 0o700); err != nil {
+		return nil, nil, err
+	}
+	fd, err := f.fds.openat(f.orphanTop.fd, name, dirFlags, 0)
+	if err != nil {
+		return nil, nil, errors.Join(err, f.removeOrphan(name))
+	}
+	done = func() error { return errors.Join(unix.Close(fd), f.removeOrphan(name)) }
+	if err := xattrAt(fd, "").set(aclDefault, acl, 0); err != nil {
+		return nil, nil, errors.Join(err, done())
+	}
+	return &descriptor{fd: fd, kept: true}, done, nil
 }
 
 // queueDir has the next records preceded by the one that identifies the upper directory name in p.
@@ -195,21 +264,47 @@ func (f *FS) newRecords(p *node, name string, isDir bool) ([]Record, error) {
 }
 
 // newOwner returns the owner of a new object in p. A setgid directory passes its group on, and to
-// directories the bit too.
-func (f *FS) newOwner(c Caller, p *node, mode uint32) (owner, error) {
+// directories the bit too. plain says that the object has it as soon as the server makes it in p.
+func (f *FS) newOwner(c Caller, p *node, mode uint32) (o owner, plain bool, err error) {
 	c = f.ids.real(c)
-	o := owner{mode, c.UID, c.GID}
+	o = owner{mode, c.UID, c.GID}
 	var st unix.Stat_t
 	if err := f.stat(p, &st); err != nil {
-		return o, err
+		return o, false, err
 	}
+	isDir := mode&unix.S_IFMT == unix.S_IFDIR
 	if dir := f.logical(p.upper.Load(), &st); dir.mode&unix.S_ISGID != 0 {
 		o.gid = dir.gid
-		if mode&unix.S_IFMT == unix.S_IFDIR {
+		if isDir {
 			o.mode |= unix.S_ISGID
 		}
 	}
-	return o, nil
+	own := owner{o.mode, f.self.uid, f.self.gid}
+	if inherits := st.Mode&unix.S_ISGID != 0; inherits {
+		own.gid = st.Gid
+	} else if isDir {
+		own.mode &^= unix.S_ISGID
+	}
+	plain = o == own && (o.mode&unix.S_IFMT == unix.S_IFLNK || f.serverMode(o.mode)&^f.self.mode == o.mode && !f.handsDown(p))
+	return o, plain, nil
+}
+
+// handsDown reports whether what is made in p's upper directory gets an access control list from it.
+func (f *FS) handsDown(p *node) bool {
+	if acl := p.dir.acl.Load(); acl != aclUnknown {
+		return acl == aclSome
+	}
+	up, err := f.upperFD(p)
+	if err != nil {
+		return true
+	}
+	defer f.fds.put(up)
+	if _, err := xattrAt(up.fd, "").get(aclDefault, nil); err != unix.ENODATA && err != unix.EOPNOTSUPP {
+		p.dir.acl.Store(aclSome)
+		return true
+	}
+	p.dir.acl.Store(aclNone)
+	return false
 }
 
 // serverMode returns the mode a new upper object gets at first, with which the server can use it.
@@ -249,7 +344,7 @@ func (f *FS) Tmpfile(c Caller, parent uint64, mode uint32, e *Entry) error {
 	if err := f.mayCreate(p, ".", false); err != nil {
 		return err
 	}
-	o, err := f.newOwner(c, p, unix.S_IFREG|mode&0o7777)
+	o, _, err := f.newOwner(c, p, unix.S_IFREG|mode&0o7777)
 	if err != nil {
 		return err
 	}

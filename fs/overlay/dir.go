@@ -26,13 +26,25 @@ type dirState struct {
 	white    map[string]struct{} // lower names that do not show
 	marked   map[string]markBits // names in the upper of which the change log says something
 
-	kids int // names in it that table.names has; guarded by table.mu
+	acl  atomic.Int32 // whether the upper directory hands down an access control list: aclUnknown…
+	kids int          // names in it that table.names has; guarded by table.mu
 	// absent: names that the kernel was told are not there, although a node or the lower has them;
 	// guarded by table.mu
 	absent    map[string]struct{}
 	anyAbsent atomic.Bool // absent was ever used
 	list      *listing    // the last one; guarded by table.mu
 }
+
+// What is known of aclDefault of an upper directory.
+const (
+	aclUnknown = iota
+	aclNone
+	aclSome
+)
+
+// aclDefault is the extended attribute from which what is made in a directory gets its access control list
+// (acl(5)).
+const aclDefault = "system.posix_acl_default"
 
 // lowerDir is a directory of the workspace. It does not move when the Job renames what shows it.
 type lowerDir struct {

@@ -14,6 +14,8 @@ import (
 //
 //	upper/a/f ── unlink ──► orphans/17 ── FORGET ──► gone
 //
+// What takes several steps to make is made there too, and renamed into the upper when it is complete.
+//
 // Nothing in the change log tells of orphans: after a crash they are no more than left over.
 
 // lost is where the object of a node without names lies in the lower. The host may put another there.
@@ -56,14 +58,42 @@ func (f *FS) clearOrphans() error {
 }
 
 func (f *FS) removeOrphan(name string) error {
-	err := unix.Unlinkat(f.orphanTop.fd, name, 0)
-	if err == unix.EISDIR {
-		err = unix.Unlinkat(f.orphanTop.fd, name, unix.AT_REMOVEDIR)
+	err := removeAt(f.orphanTop.fd, name)
+	if err == unix.ENOTEMPTY { // what was being made in it when the server was killed
+		err = f.emptyOrphan(name)
 	}
 	if err != nil {
 		return fmt.Errorf("remove orphan: %w", err)
 	}
 	return nil
+}
+
+// emptyOrphan removes a directory that holds what has nothing below.
+func (f *FS) emptyOrphan(orphan string) error {
+	fd, err := f.fds.openat(f.orphanTop.fd, orphan, dirFlags, 0)
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd)
+	list, err := f.listDir(fd)
+	if err != nil {
+		return err
+	}
+	for _, name := range list {
+		if err := removeAt(fd, name); err != nil {
+			return err
+		}
+	}
+	return removeAt(f.orphanTop.fd, orphan)
+}
+
+// removeAt removes name from dirfd, be it an empty directory or something else.
+func removeAt(dirfd int, name string) error {
+	err := unix.Unlinkat(dirfd, name, 0)
+	if err == unix.EISDIR {
+		return unix.Unlinkat(dirfd, name, unix.AT_REMOVEDIR)
+	}
+	return err
 }
 
 func orphanName(orphan uint64) string { return strconv.FormatUint(orphan, 10) }

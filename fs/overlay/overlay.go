@@ -20,6 +20,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,7 +111,8 @@ type FS struct {
 
 	lowerTop, upperTop, orphanTop *descriptor // of the directories of the Config
 	lowerDev, upperDev            uint64
-	scratch                       int // O_TMPFILE of the upper, touched to learn the file system's time
+	self                          owner // the server's ids, and in mode its umask
+	scratch                       int   // O_TMPFILE of the upper, touched to learn the file system's time
 
 	noClone atomic.Bool  // the upper's file system has no reflinks of the lower's
 	small   smallBuffers // for content that is copied in one piece
@@ -175,6 +178,9 @@ func (f *FS) open() error {
 	if err := f.setBoot(); err != nil {
 		return err
 	}
+	if f.self, err = self(); err != nil {
+		return err
+	}
 	if f.scratch, err = probeUpper(f.cfg.Upper.Fd(), f.ids.Rootless); err != nil {
 		return err
 	}
@@ -189,6 +195,22 @@ func (f *FS) open() error {
 		return errors.Join(err, f.log.Close(), unix.Close(f.scratch))
 	}
 	return nil
+}
+
+// self returns the ids that this process gives to what it makes, and as mode what its umask takes away.
+// umask(2) cannot tell without setting it.
+func self() (owner, error) {
+	o := owner{uid: uint32(unix.Geteuid()), gid: uint32(unix.Getegid())}
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return o, fmt.Errorf("read umask: %w", err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\nUmask:")
+	line, _, _ := strings.Cut(rest, "\n")
+	if _, err := fmt.Sscanf(line, "%o", &o.mode); err != nil {
+		return o, fmt.Errorf("read umask: %w", err)
+	}
+	return o, nil
 }
 
 func (f *FS) setBoot() (err error) {

@@ -241,6 +241,9 @@ func (f *FS) alterXattr(id uint64, attr string, alter func(xattrPlace) error) er
 		return err
 	}
 	defer f.leave(p)
+	if n.isDir() && acl {
+		defer n.dir.acl.Store(aclUnknown)
+	}
 	return alter(xattrAt(p.d.fd, p.name))
 }
 

@@ -207,3 +207,26 @@ func TestUndoAfterRefreshedIndex(t *testing.T) {
 		}
 	}
 }
+
+// TestRefreshedIndexAfterUndo: what undo brought back may be refreshed too, and the Job is applied again.
+func TestRefreshedIndexAfterUndo(t *testing.T) {
+	w, _ := indexWorld(t)
+	pre := stagedtest.OpenRoot(t, filepath.Join(w.store, "pre"))
+	o := w.options(w.newBatch(), nil)
+	o.Source, o.Alike = w.job.ReaderWith(nil, pre, sameLetters), sameLetters
+	batch := filepath.Join(w.store, "apply", "1")
+	if _, err := apply.Apply(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	w.undoQuietly(batch)
+	nextTick(t)
+	w.work.Write(".git/index.lock", "entries 22")
+	w.work.Rename(".git/index.lock", ".git/index")
+	_, rebased := w.published(batch)
+	o = w.options(w.newBatch(), nil)
+	o.Source, o.Alike = w.job.ReaderWith(rebased, pre, sameLetters), sameLetters
+	if _, err := apply.Apply(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	w.holds(".git/index", "more entries 1")
+}

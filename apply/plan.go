@@ -357,7 +357,7 @@ func (p *plan) addRemoval(c tree.Change, f judge.Finding) error {
 	if p.isOrigin(c.Path) || p.goesWithParent(c.Path) {
 		return nil
 	}
-	found := f.Found
+	found := known(f.Found, c.Base)
 	s := step{Act: away, Path: c.Path, Known: c.Path, End: p.after(c.Path), Out: &found, Since: p.since(c)}
 	if err := p.temp(&s); err != nil {
 		return err
@@ -367,6 +367,14 @@ func (p *plan) addRemoval(c tree.Change, f judge.Finding) error {
 		phase = makeFirst
 	}
 	return p.append(phase, s)
+}
+
+// known returns found with the digest of base, if that is the same state: an undo makes it the base again.
+func known(found, base tree.Node) tree.Node {
+	if found.Digest == "" && found.Kind == tree.File && found.SameIdentity(base) {
+		found.Digest = base.Digest
+	}
+	return found
 }
 
 // goesWithParent reports whether a directory above q is taken away whole with q in it.
@@ -471,7 +479,7 @@ func (p *plan) addNew(c tree.Change, f judge.Finding, below []tree.Change) error
 	s := step{Act: place, Path: f.At, Known: f.At, End: c.Path, change: &c, members: members}
 	phase := makeFirst
 	if f.Found.Kind != tree.Absent {
-		found := f.Found
+		found := known(f.Found, c.Base)
 		s.Act, s.Out, s.Since = swap, &found, p.since(c)
 		if found.Kind == tree.Dir && p.after(f.At) == f.At {
 			phase = removeThen

@@ -476,6 +476,12 @@ func (u *reversal) base() []published {
 			kept[steps[i].End] = true
 		}
 	}
+	files := map[tree.Path]tree.Node{}
+	for i := range steps {
+		if s := &steps[i]; s.displaces() && s.Out.Kind == tree.File {
+			files[s.Path] = *s.Out
+		}
+	}
 	var out []published
 	for _, p := range u.story.base {
 		below := false
@@ -483,7 +489,7 @@ func (u *reversal) base() []published {
 			below = below || q.Contains(p.Path)
 		}
 		if !below {
-			out = append(out, published{Path: p.Path, From: &p.Path, Forget: p.Staged != nil})
+			out = append(out, published{Path: p.Path, Node: files[p.Path], From: &p.Path, Forget: p.Staged != nil})
 		}
 	}
 	return out

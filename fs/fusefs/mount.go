@@ -1,17 +1,11 @@
 package fusefs
 
 import (
-	"time"
-
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
 	"stage/fs/overlay"
 )
-
-// validFor is how long the kernel may keep entries, attributes and negative entries: nothing
-// changes them behind its back.
-const validFor = time.Hour
 
 // mount translates go-fuse's requests for one overlay. What it does not implement is ENOSYS by the
 // embedded default: OPENDIR, which makes opening a directory free, and locks, which stay with the
@@ -46,13 +40,13 @@ func (m *mount) setEntry(out *fuse.EntryOut, e *overlay.Entry) {
 	if m.pass != nil {
 		out.NodeId = m.pass.wire(e.ID)
 	}
-	out.SetEntryTimeout(validFor)
-	out.SetAttrTimeout(validFor)
+	out.SetEntryTimeout(e.EntryValid)
+	out.SetAttrTimeout(e.AttrValid)
 	setAttr(&out.Attr, &e.Attr)
 }
 
 func setAttrOut(out *fuse.AttrOut, a *overlay.Attr) {
-	out.SetTimeout(validFor)
+	out.SetTimeout(a.AttrValid)
 	setAttr(&out.Attr, a)
 }
 
@@ -69,7 +63,7 @@ func (m *mount) Lookup(_ <-chan struct{}, h *fuse.InHeader, name string, out *fu
 	var e overlay.Entry
 	err := m.fs.Lookup(id(h.NodeId), name, &e)
 	if err == unix.ENOENT { // node number 0: an absence to be remembered
-		out.SetEntryTimeout(validFor)
+		out.SetEntryTimeout(e.EntryValid)
 		return fuse.OK
 	}
 	return m.entry(err, &e, out)

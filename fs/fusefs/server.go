@@ -2,7 +2,7 @@
 //
 // Opens cost no message: OPEN, OPENDIR and FLUSH are answered ENOSYS, so the kernel sends none of
 // them again, and no RELEASE either. Its caches are ours to invalidate, so entries, attributes and
-// content stay valid for an hour.
+// content stay valid for an hour, where the overlay is told of what others change.
 //
 //	kernel ──read──► loop (one locked thread per CPU) ──► go-fuse parses ──► mount ──► overlay.FS
 //	       ◄─writev─                                      and serializes
@@ -118,7 +118,7 @@ func Serve(dev *os.File, fs *overlay.FS, o Options) (*Server, error) {
 		s.pass = newPassthrough(s.fd)
 	}
 	s.start(s.first)
-	s.notifier.Go(s.notifyStale)
+	s.notifier.Go(func() { s.fs.Notify(notifier{s.fd, s.pass}, s.stop) })
 	return s, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -105,12 +106,14 @@ type Attr struct {
 	Mode, Nlink, UID, GID uint32
 	Rdev                  uint64
 	Blksize               uint32
+	AttrValid             time.Duration // how long the kernel may keep this
 }
 
 // Entry is the result of a lookup. Every Entry handed out counts as one lookup, which Forget takes
 // back.
 type Entry struct {
 	ID, Generation uint64
+	EntryValid     time.Duration // how long the kernel may keep that the name stands for this node, or for none
 	Attr
 }
 
@@ -139,8 +142,39 @@ func (f *FS) fill(n *node, st *unix.Stat_t, a *Attr) {
 		Ino: n.ino, Size: uint64(st.Size), Blocks: uint64(st.Blocks),
 		Atime: st.Atim, Mtime: st.Mtim, Ctime: st.Ctim,
 		Mode: o.mode, Nlink: f.nlink(n, st), UID: o.uid, GID: o.gid,
-		Rdev: uint64(st.Rdev), Blksize: uint32(st.Blksize),
+		Rdev: uint64(st.Rdev), Blksize: uint32(st.Blksize), AttrValid: f.attrValid(n, st),
 	}
+}
+
+// attrValid returns how long the state st of n holds unless the kernel is notified.
+//
+// Preconditions:
+//   - FS.mu is held.
+func (f *FS) attrValid(n *node, st *unix.Stat_t) time.Duration {
+	switch {
+	case n.upper.Load():
+		return Long
+	case n.isDir():
+		return validIf(n.dir.watch.Load() != 0)
+	case n.parent == nil || st.Nlink > 1:
+		return Short
+	}
+	return validIf(n.parent.dir.watch.Load() != 0)
+}
+
+// entryValid returns how long it holds what name in p stands for, unless the kernel is notified.
+//
+// Preconditions:
+//   - FS.mu is held, and f.watch(p) was called before name was looked for.
+func (f *FS) entryValid(p *node, name string) time.Duration {
+	return validIf(p.dir.lower == nil || p.dir.hasUpper(name) || p.dir.isWhite(name) || p.dir.watch.Load() != 0)
+}
+
+func validIf(watched bool) time.Duration {
+	if watched {
+		return Long
+	}
+	return Short
 }
 
 // nlink returns the number of names n has in the view. A directory both layers show has 1, as in

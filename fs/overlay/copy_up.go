@@ -67,12 +67,12 @@ type copied struct {
 
 // copyUpFile copies without the tree lock, which it takes to put the copy in place.
 func (f *FS) copyUpFile(n *node, why reason) error {
-	src, err := f.openLower(n)
+	src, err := f.copySource(n)
 	if err != nil {
 		return err
 	}
-	defer closeFD(src)
-	c, err := f.copyFile(src, why)
+	defer f.fds.put(src)
+	c, err := f.copyFile(src.fd, why)
 	if err != nil {
 		return err
 	}
@@ -83,22 +83,9 @@ func (f *FS) copyUpFile(n *node, why reason) error {
 	return nil
 }
 
-// openLower opens the content of a lower file for reading, without a trace in its atime where that
-// is allowed.
-func (f *FS) openLower(n *node) (int, error) {
-	f.mu.RLock()
-	defer f.mu.RUnlock()
-	p, err := f.where(n)
-	if err != nil {
-		return -1, err
-	}
-	defer f.leave(p)
-	return f.openContent(p, unix.O_RDONLY|unix.O_NOATIME)
-}
-
 // openContent opens the regular file at p. It cannot block: what is no regular file is opened with
 // O_NONBLOCK and refused.
-func (f *FS) openContent(p place, flags int) (int, error) {
+func (f *FS) openContent(p place, flags int, st *unix.Stat_t) (int, error) {
 	flags |= unix.O_NONBLOCK | unix.O_NOCTTY
 	fd, err := f.openPlace(p, flags)
 	if err == unix.EPERM && flags&unix.O_NOATIME != 0 { // O_NOATIME is for the owner
@@ -107,8 +94,7 @@ func (f *FS) openContent(p place, flags int) (int, error) {
 	if err != nil {
 		return -1, absent(err)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	if err := unix.Fstat(fd, st); err != nil {
 		return -1, errors.Join(err, unix.Close(fd))
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -222,6 +208,9 @@ func (f *FS) settle(n *node, c *copied) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(c.fd, &st); err != nil {
 		return err
+	}
+	if n.parent != nil && f.kid(n.parent, n.name) != n {
+		f.nameTaken(n) // the host put another file in its place, which the Job was shown
 	}
 	if n.parent == nil && n.odd().group != nil {
 		if err := f.findName(n); err != nil {

@@ -16,8 +16,9 @@ const (
 
 // dirState is what a directory node has beside a node. All but kids and list are guarded by FS.mu.
 type dirState struct {
-	lower *lowerDir // the workspace directory that shows here, nil for none
-	slot  slot      // O_PATH descriptor of the upper directory
+	lower *lowerDir    // the workspace directory that shows here, nil for none
+	slot  slot         // O_PATH descriptor of the upper directory
+	watch atomic.Int32 // inotify watch of the lower directory, 0 for none; set under watcher.mu
 
 	// explicit: the change log says which lower shows here (OpOpaque or OpLower), so that the
 	// directory may move without another record.

@@ -10,24 +10,70 @@ func (f *FS) content(n *node) (*descriptor, error) {
 	if d := f.fds.get(&n.slot); d != nil {
 		return d, nil
 	}
-	// The descriptor enters the slot under the tree lock, or a lower one could get there after the
-	// copy-up that was to replace it.
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	p, err := f.where(n)
+	return f.contentLocked(n)
+}
+
+// contentLocked is content with FS.mu held. The descriptor enters the slot under it, or a lower one
+// could get there after the copy-up that was to replace it.
+func (f *FS) contentLocked(n *node) (*descriptor, error) {
+	if d := f.fds.get(&n.slot); d != nil {
+		return d, nil
+	}
+	var st unix.Stat_t
+	fd, err := f.openNode(n, &st)
 	if err != nil {
 		return nil, err
+	}
+	if !f.shows(n, &st) {
+		closeFD(fd)
+		return nil, unix.ESTALE
+	}
+	return f.fds.add(&n.slot, fd), nil
+}
+
+// openNode opens the content of what is at n's place, which may be another object than n's.
+//
+// Preconditions:
+//   - FS.mu is held.
+func (f *FS) openNode(n *node, st *unix.Stat_t) (int, error) {
+	p, err := f.where(n)
+	if err != nil {
+		return -1, stale(err)
 	}
 	defer f.leave(p)
 	flags := unix.O_RDONLY | unix.O_NOATIME
 	if n.upper.Load() {
 		flags = unix.O_RDWR
 	}
-	fd, err := f.openContent(p, flags)
+	fd, err := f.openContent(p, flags, st)
+	return fd, stale(err)
+}
+
+// shows reports whether st, found at the place of n, is of n's own object. The host may have put
+// another one there.
+func (f *FS) shows(n *node, st *unix.Stat_t) bool {
+	if n.upper.Load() || n.odd().lost != nil {
+		return true
+	}
+	return n.kind == st.Mode&unix.S_IFMT && n.ino == f.inoLocked(false, st)
+}
+
+// copySource returns a descriptor of the lower file n to copy up; put it back. Where n's own object
+// is gone that is what the workspace has now: that the Job was shown another makes a conflict.
+func (f *FS) copySource(n *node) (*descriptor, error) {
+	if d := f.fds.get(&n.slot); d != nil {
+		return d, nil
+	}
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	var st unix.Stat_t
+	fd, err := f.openNode(n, &st)
 	if err != nil {
 		return nil, err
 	}
-	return f.fds.add(&n.slot, fd), nil
+	return f.fds.add(&slot{}, fd), nil
 }
 
 // InUpper reports whether a node's object is in the upper, so that a change of it copies nothing up.
@@ -41,6 +87,8 @@ type Content struct {
 	f *FS
 	n *node
 	d *descriptor
+
+	keep bool // the descriptor, when all was read
 }
 
 // Content returns the content of a regular file for reading.
@@ -52,12 +100,20 @@ func (f *FS) Content(id uint64) (Content, error) {
 	if n.kind != unix.S_IFREG {
 		return Content{}, unix.EINVAL
 	}
-	n.reads.Add(1) // before the content is read: see serve
+	first := n.reads.Add(1)-1 == n.dropped.Load() // before the content is read: see serve
 	d, err := f.content(n)
 	if err != nil {
 		return Content{}, err
 	}
-	return Content{f, n, d}, nil
+	keep := n.upper.Load()
+	if !keep {
+		keep, err = f.serveContent(n, d.fd, first)
+	}
+	if err != nil {
+		f.fds.put(d)
+		return Content{}, err
+	}
+	return Content{f, n, d, keep}, nil
 }
 
 // FD returns the descriptor, good for pread(2) until Done.
@@ -70,7 +126,7 @@ func (c Content) Done(served int, whole bool) {
 		c.f.count.filesServed.Add(1)
 	}
 	c.f.count.bytesServed.Add(uint64(served))
-	if whole && !c.n.upper.Load() {
+	if whole && !c.keep {
 		c.f.fds.drop(&c.n.slot)
 	}
 	c.f.fds.put(c.d)
@@ -86,7 +142,7 @@ func (f *FS) Writable(id uint64) (Content, error) {
 	if err != nil {
 		return Content{}, err
 	}
-	return Content{f, n, d}, nil
+	return Content{f, n, d, true}, nil
 }
 
 // Write writes data at off. kill says that setuid and setgid must go, as the writer is not

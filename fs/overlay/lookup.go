@@ -2,11 +2,12 @@ package overlay
 
 import (
 	"errors"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Lookup finds name in directory parent.
+// Lookup finds name in directory parent. When it is not there, EntryValid tells how long that holds.
 func (f *FS) Lookup(parent uint64, name string, e *Entry) error {
 	p, err := f.dirNode(parent)
 	if err != nil {
@@ -32,7 +33,9 @@ var errExclusive = errors.New("lookup needs the tree lock exclusively")
 // lookup is Lookup with FS.mu held, exclusively if excl is set.
 func (f *FS) lookup(p *node, name string, e *Entry, excl bool) error {
 	var st unix.Stat_t
-	upper, err := f.find(p, name, &st)
+	f.watch(p)
+	upper, fd, err := f.findHeld(p, name, &st)
+	e.EntryValid = f.entryValid(p, name)
 	if err == unix.ENOENT {
 		f.serveAbsent(p, name)
 	}
@@ -41,24 +44,64 @@ func (f *FS) lookup(p *node, name string, e *Entry, excl bool) error {
 	}
 	if f.rules != nil && f.verdict(p, name, st.Mode&unix.S_IFMT == unix.S_IFDIR)&Hide != 0 {
 		f.count.deniedLookups.Add(1)
+		if fd >= 0 {
+			closeFD(fd)
+		}
 		return unix.ENOENT
 	}
 	if err := f.countNames(upper, &st, excl); err != nil {
 		return err
 	}
 	n := f.adopt(p, name, upper, &st, excl)
+	if fd >= 0 && n != nil {
+		f.fds.put(f.fds.add(&n.slot, fd))
+	} else if fd >= 0 {
+		closeFD(fd)
+	}
 	if n == nil {
 		return errExclusive
 	}
+	valid := e.EntryValid
 	f.enter(n, &st, e)
+	e.EntryValid = valid
 	f.servePresent(p, name)
 	f.serve(n, &st, &e.Attr)
 	return nil
 }
 
-// enter makes e the entry of n.
+// recent is how long after its last change a file counts as one that changes often.
+const recent = 10 * time.Second
+
+func isRecent(st *unix.Stat_t) bool { return time.Since(time.Unix(st.Ctim.Unix())) < recent }
+
+// findHeld is find, but opens a lower file that was changed a moment ago, whose state st then is: the
+// host may put another file in its place before the Job, which opens without a message, has read it.
+// fd is negative for anything else.
+func (f *FS) findHeld(p *node, name string, st *unix.Stat_t) (upper bool, fd int, err error) {
+	for range copyTries {
+		upper, err = f.find(p, name, st)
+		if err != nil || upper || st.Mode&unix.S_IFMT != unix.S_IFREG || !isRecent(st) {
+			break
+		}
+		d, err := f.lowerFD(p.dir.lower)
+		if err != nil {
+			return false, -1, absent(err)
+		}
+		fd, err := f.openContent(place{d, name}, unix.O_RDONLY|unix.O_NOATIME, st)
+		f.fds.put(d)
+		if err == nil {
+			return false, fd, nil
+		}
+		if err == unix.EACCES || err == unix.EPERM {
+			break // READ finds out
+		}
+	}
+	return upper, -1, err
+}
+
+// enter makes e the entry of n in the upper.
 func (f *FS) enter(n *node, st *unix.Stat_t, e *Entry) {
-	e.ID, e.Generation = n.id, n.id>>32
+	e.ID, e.Generation, e.EntryValid = n.id, n.id>>32, Long
 	f.fill(n, st, &e.Attr)
 }
 
@@ -86,7 +129,11 @@ func (f *FS) Getattr(id uint64, a *Attr) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	var st unix.Stat_t
-	if err := f.stat(n, &st); err != nil {
+	err = f.stat(n, &st)
+	if !n.upper.Load() && (absent(err) == unix.ENOENT || err == nil && !f.shows(n, &st)) {
+		return f.lastServed(n, a)
+	}
+	if err != nil {
 		return err
 	}
 	f.fill(n, &st, a)

@@ -23,7 +23,7 @@ type node struct {
 	kind uint32 // S_IFMT bits
 
 	upper atomic.Bool   // its object lies in the upper; set under FS.mu
-	flags atomic.Uint32 // flagServed, flagQueued
+	flags atomic.Uint32 // flagServed
 
 	reads, dropped atomic.Uint32 // reads begun, and how many of them the kernel has forgotten
 	lookups        uint32        // guarded by table.mu; at maxLookups the node stays for ever
@@ -39,7 +39,6 @@ type node struct {
 // Flags of a node.
 const (
 	flagServed = 1 << iota // something of it was read
-	flagQueued             // waits to be invalidated
 )
 
 const maxLookups = math.MaxUint32
@@ -271,18 +270,32 @@ func (f *FS) unname(p *node, name string) *node {
 		return nil
 	}
 	f.tab.dropKidLocked(p, name)
-	more := n.odd().more
 	if n.parent != p || n.name != name {
 		r := n.oddLocked()
-		r.more = slices.DeleteFunc(more, func(a alias) bool { return a == alias{p, name} })
+		r.more = slices.DeleteFunc(r.more, func(a alias) bool { return a == alias{p, name} })
 		return n
 	}
+	n.nextNameLocked()
+	return n
+}
+
+// nextNameLocked takes the name of n away, and lets the next of its further names be the first.
+func (n *node) nextNameLocked() {
 	n.parent, n.name = nil, ""
-	if len(more) > 0 {
+	if more := n.odd().more; len(more) > 0 {
 		n.parent, n.name = more[0].dir, more[0].name
 		n.oddLocked().more = more[1:]
 	}
-	return n
+}
+
+// nameTaken takes from n the name under which the Job was shown another file of the host since.
+//
+// Preconditions:
+//   - FS.mu is held exclusively.
+func (f *FS) nameTaken(n *node) {
+	f.tab.mu.Lock()
+	defer f.tab.mu.Unlock()
+	n.nextNameLocked()
 }
 
 // setName gives n one more name.
@@ -381,6 +394,7 @@ func (f *FS) releaseLocked(n *node) {
 	f.fds.drop(&n.slot)
 	if n.isDir() {
 		f.fds.drop(&n.dir.slot)
+		f.watches.drop(n)
 		if n.dir.lower != nil {
 			f.fds.drop(&n.dir.lower.slot)
 		}

@@ -216,6 +216,7 @@ func TestLowerFileWithoutANameIsTheSameOrStale(t *testing.T) {
 		j.unlink("g")
 		j.must(errors.Join(os.Remove(j.low("f")), os.Rename(j.low("g"), j.low("g.old"))))
 		j.put("g", "another")
+		j.fs.fds.closeAll()
 		for _, id := range []uint64{f, g} {
 			if _, err := j.fs.Content(id); !errors.Is(err, unix.ESTALE) {
 				t.Errorf("content: got %v, want ESTALE", err)

@@ -11,8 +11,9 @@
 //	                                 one node ──► attributes as the Job may see them
 //	change ── records appended to the change log ──► then the change in the upper
 //
-// Lock order: a copy-up lock or FS.syncing, then FS.mu, then table.mu, then fdCache.mu. FS.mu is held shared by
-// whatever resolves names and exclusively by whatever changes them. No lock is held over OnEvent.
+// Lock order: a copy-up lock or FS.syncing, then FS.mu, then table.mu, then one of fdCache.mu,
+// watcher.mu and pending.mu. FS.mu is held shared by whatever resolves names and exclusively by
+// whatever changes them. No lock is held over OnEvent nor over a call of Kernel.
 package overlay
 
 import (
@@ -58,6 +59,9 @@ type Config struct {
 	// FixedDirs forbids to rename a directory that a lower one shows: EXDEV.
 	FixedDirs bool
 	OnEvent   func(Event) // called without locks; may be nil
+	// Watches is how many directories of the workspace may be watched with inotify; 0 stands for a
+	// quarter of what the user may have, negative for none.
+	Watches int
 }
 
 // EventKind says what an Event reports.
@@ -137,11 +141,13 @@ type FS struct {
 
 	dirents sync.Pool // of *[1<<15]byte, to read directories into
 
-	stale  chan uint64    // nodes to invalidate
-	drifts chan tree.Path // of events to tell
-	shed   chan struct{}  // many nodes went
-	stop   chan struct{}
-	done   sync.WaitGroup
+	watches *watcher
+	pending *pending // what the kernel is to forget
+	kernel  atomic.Pointer[Kernel]
+	drifts  chan tree.Path // of events to tell
+	shed    chan struct{}  // many nodes went
+	stop    chan struct{}
+	done    sync.WaitGroup
 }
 
 // Open opens the overlay, replays its change log, finishes or takes back a rename a crash cut off,
@@ -154,8 +160,8 @@ func Open(cfg Config) (*FS, error) {
 		bases:   NewState(),
 		fresh:   map[uint64]struct{}{},
 		groups:  map[inodeKey]*linkGroup{},
-		stale:   make(chan uint64, maxStale),
-		drifts:  make(chan tree.Path, maxStale),
+		pending: newPending(),
+		drifts:  make(chan tree.Path, maxDrifts),
 		shed:    make(chan struct{}, 1),
 		stop:    make(chan struct{}),
 
@@ -167,6 +173,8 @@ func Open(cfg Config) (*FS, error) {
 	if err := f.open(); err != nil {
 		return nil, fmt.Errorf("open overlay: %w", err)
 	}
+	f.watches = newWatcher(cfg.Watches)
+	f.done.Go(f.collect)
 	f.done.Go(f.syncLog)
 	f.done.Go(f.tellDrifts)
 	f.done.Go(f.giveBack)
@@ -323,8 +331,9 @@ func (f *FS) syncBoth() error {
 //   - nothing serves the overlay any more.
 func (f *FS) Close() error {
 	close(f.stop)
+	err := f.watches.close()
 	f.done.Wait()
-	err := f.closeLog()
+	err = errors.Join(err, f.closeLog())
 	f.fds.closeAll()
 	return errors.Join(err, f.clearOrphans(), unix.Close(f.scratch), f.log.Close())
 }

@@ -746,6 +746,7 @@ func TestLowerFifoNeverBlocks(t *testing.T) {
 		j.put("f", "x")
 		f := j.mustID("f")
 		j.must(errors.Join(os.Remove(j.low("f")), unix.Mkfifo(j.low("f"), 0o644)))
+		j.fs.fds.closeAll()
 		if _, err := j.fs.Content(f); err != unix.ESTALE {
 			t.Errorf("content of what became a FIFO: got %v, want ESTALE", err)
 		}
@@ -830,4 +831,20 @@ func TestCopyUpKeepsHolesAndHashesThem(t *testing.T) {
 	if want := digest(string(b)); got != "" && got != want || len(b) != 300000 {
 		t.Errorf("digest: got %s, want %s of %d bytes", got, want, len(b))
 	}
+}
+
+// TestListingNeedsNoSearch: a directory without x can be listed, as on any file system.
+func TestListingNeedsNoSearch(t *testing.T) {
+	asUsers(t, func(t *testing.T, j *job) {
+		j.put("d/f", "x")
+		j.open()
+		d := j.mustID("d")
+		j.must(os.Chmod(j.low("d"), 0o600))
+		var names []string
+		j.must(j.fs.Readdir(d, 0, true, func(e *DirEntry) bool { names = append(names, e.Name); return true }))
+		if got := strings.Join(names, " "); got != ". .. f" {
+			t.Errorf("got %q", got)
+		}
+		j.must(os.Chmod(j.low("d"), 0o700))
+	})
 }

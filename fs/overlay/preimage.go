@@ -151,7 +151,7 @@ func (f *FS) openGoing(p *node, name string) (int, error) {
 		return -1, nil // gone meanwhile
 	}
 	defer f.fds.put(d)
-	fd, err := f.openContent(place{d, name}, unix.O_RDONLY|unix.O_NOATIME)
+	fd, err := f.openContent(place{d, name}, unix.O_RDONLY|unix.O_NOATIME, &st)
 	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.EIO) {
 		return -1, err
 	}

@@ -152,6 +152,7 @@ func (f *FS) eachLower(n *node, visit func(name []byte, typ uint8) error) error 
 	if n.dir.lower == nil {
 		return nil
 	}
+	f.watch(n)
 	d, err := f.lowerFD(n.dir.lower)
 	if absent(err) == unix.ENOENT {
 		return nil
@@ -180,6 +181,9 @@ func (f *FS) eachName(dirfd int, visit func(name []byte, typ uint8) error) error
 	fd, err := f.fds.openat(dirfd, ".", flags|unix.O_NOATIME, 0)
 	if err == unix.EPERM {
 		fd, err = f.fds.openat(dirfd, ".", flags, 0)
+	}
+	if err == unix.EACCES { // "." needs the right to search, listing does not
+		fd, err = unix.Open(procFD(dirfd), flags|unix.O_CLOEXEC, 0)
 	}
 	if err != nil {
 		return err

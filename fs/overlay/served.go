@@ -10,12 +10,12 @@ import (
 	"stage/fs/tree"
 )
 
-// The kernel keeps what it was told of a lower object for an hour, and the Job works from that. The
-// base of a path is therefore the state the Job was served, not the one the workspace has when the
-// Job first changes it: whatever the host did in between then shows as a conflict.
+// The kernel keeps what it was told of a lower object until it is told to forget, and the Job works
+// from that. The base of a path is therefore the state the Job was served, not the one the workspace
+// has when the Job first changes it: whatever the host did in between then shows as a conflict.
 
-// maxStale bounds how many nodes wait to be invalidated, and how many events to be told.
-const maxStale = 1024
+// maxDrifts bounds how many events wait to be told.
+const maxDrifts = 1024
 
 // errDrift is the cause in an EventDrift.
 var errDrift = errors.New("changed in the workspace after the Job was shown it")
@@ -58,14 +58,68 @@ func (f *FS) serve(n *node, st *unix.Stat_t, a *Attr) {
 		read := old
 		n.oddLocked().read = &read
 	}
-	if old == now || old == (seen{}) || !n.cached() {
+	if isLink := st.Mode&unix.S_IFMT == unix.S_IFLNK; isLink || old == now || old == (seen{}) || !n.cached() {
 		n.seen = now
 		f.tab.mu.Unlock()
+		if isLink && old != now && old != (seen{}) {
+			f.invalidate(n) // the target: another link has the inode number now
+		}
 		return
 	}
 	f.tab.mu.Unlock()
-	a.Size, a.Mtime, a.Ctime = uint64(old.size), specOf(old.mtime), specOf(old.ctime)
+	a.Size, a.Mtime, a.Ctime, a.AttrValid = uint64(old.size), specOf(old.mtime), specOf(old.ctime), Short
 	f.invalidate(n)
+}
+
+// serveContent notes that the kernel is given content of n through fd. Where that is of another state
+// than the attributes it was told, it has to ask for those again before it looks where the content
+// ends; and if it may hold content of the state it was told, it has to forget all of it. first says
+// that it holds none. keep says that the host may soon put another file in the place of this one,
+// whose inode number must not be used again as long as the kernel may know n.
+func (f *FS) serveContent(n *node, fd int, first bool) (keep bool, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return false, err
+	}
+	keep = isRecent(&st)
+	f.tab.mu.Lock()
+	same := n.seen == (seen{}) || n.seen.size == st.Size && n.seen.mtime == timeOf(st.Mtim)
+	if !same && first {
+		n.seen = seenOf(&st, &n.seen)
+	}
+	f.tab.mu.Unlock()
+	if same {
+		return keep, nil
+	}
+	if !first {
+		f.invalidate(n)
+		return keep, nil
+	}
+	if k := f.kernel.Load(); k != nil {
+		err = known((*k).DropNode(n.id, false))
+	}
+	return keep, err
+}
+
+// lastServed tells of n, whose object is gone from the workspace, what was told last.
+//
+// Preconditions:
+//   - FS.mu is held.
+func (f *FS) lastServed(n *node, a *Attr) error {
+	f.tab.mu.Lock()
+	s := n.seen
+	f.tab.mu.Unlock()
+	if s == (seen{}) {
+		return unix.ENOENT
+	}
+	c := s.class.Value()
+	st := unix.Stat_t{
+		Dev: c.dev, Ino: s.ino, Mode: c.mode, Uid: c.uid, Gid: c.gid, Size: s.size,
+		Blksize: 4096, Blocks: (s.size + 511) / 512, Atim: specOf(s.mtime), Mtim: specOf(s.mtime), Ctim: specOf(s.ctime),
+	}
+	f.fill(n, &st, a)
+	a.Nlink, a.AttrValid = 0, Short
+	return nil
 }
 
 // servePresent takes serveAbsent back.
@@ -165,47 +219,8 @@ func (s *seen) node() tree.Node {
 // cached reports whether the kernel may hold content of n.
 func (n *node) cached() bool { return n.reads.Load() != n.dropped.Load() }
 
-// invalidate asks whoever serves f to make the kernel forget what it holds of n. When too many wait
-// already it is left to the next time.
-func (f *FS) invalidate(n *node) {
-	if n.flags.Or(flagQueued)&flagQueued != 0 {
-		return
-	}
-	select {
-	case f.stale <- n.id:
-	default:
-		n.flags.And(^uint32(flagQueued))
-	}
-}
-
-// Stale returns the numbers of nodes of which the kernel holds attributes or content that the
-// workspace has no more. Whoever serves f receives them and calls Invalidate, in a goroutine that
-// answers no requests.
-func (f *FS) Stale() <-chan uint64 { return f.stale }
-
-// Invalidate calls drop, which must make the kernel forget attributes and content of node id, unless
-// the node is gone.
-//
-// Preconditions:
-//   - requests go on being answered meanwhile: the kernel may have to wait for one.
-func (f *FS) Invalidate(id uint64, drop func() error) error {
-	n := f.tab.get(id)
-	if n == nil {
-		return nil
-	}
-	n.flags.And(^uint32(flagQueued))
-	f.mu.RLock()
-	if !n.upper.Load() {
-		f.fds.drop(&n.slot) // of what the name stood for then
-	}
-	f.mu.RUnlock()
-	reads := n.reads.Load()
-	if err := drop(); err != nil {
-		return err
-	}
-	n.dropped.Store(reads)
-	return nil
-}
+// invalidate lets the kernel forget what it holds of n.
+func (f *FS) invalidate(n *node) { f.pending.add(change{id: n.id}, dropAttr|dropContent) }
 
 // drift notes that the Job changed path, of which the workspace has another state than was served.
 func (f *FS) drift(path tree.Path) {

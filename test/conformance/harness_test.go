@@ -15,6 +15,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,8 @@ const (
 	workerEnv = "STAGE_CONFORMANCE_WORKER"
 	soakEnv   = "STAGE_SOAK"
 
-	modeEnv = "STAGE_CONFORMANCE_MODE"
+	modeEnv    = "STAGE_CONFORMANCE_MODE"
+	watchesEnv = "STAGE_CONFORMANCE_WATCHES" // overlay.Config.Watches
 )
 
 // patience is how long one suite may take before its server is killed.
@@ -72,6 +74,13 @@ func suites() map[string]suite {
 		"cases":    suiteOf(cases),
 		"mounts":   suiteOf(mountCases),
 		"messages": {setup: setupMessages, inside: insideMessages},
+
+		"coherence":        {inside: insideCoherence},
+		"coherent-content": {inside: insideContent},
+		"coherent-git":     {inside: insideGit},
+		"overflow":         {inside: insideOverflow},
+		"watchers":         {inside: insideWatchers},
+		"storm":            {inside: insideStorm},
 	}
 	for name, k := range kinds() {
 		all[name] = suite{setup: k.setupTrees, inside: k.inside}
@@ -334,8 +343,13 @@ func openOverlay(dir string) (*overlay.FS, func() error, error) {
 	for _, g := range groups {
 		ids.Groups = append(ids.Groups, uint32(g))
 	}
+	watches, err := strconv.Atoi(cmp.Or(os.Getenv(watchesEnv), "0"))
+	if err != nil {
+		return nil, nil, err
+	}
 	ov, err := overlay.Open(overlay.Config{
-		Lower: lower, Upper: upper, Orphans: orphans, LogFile: log, IDs: ids,
+		Watches: watches,
+		Lower:   lower, Upper: upper, Orphans: orphans, LogFile: log, IDs: ids,
 		OnEvent: func(e overlay.Event) { fmt.Printf("EVENT %d %q: %v\n", e.Kind, e.Path, e.Err) },
 	})
 	if err != nil {
@@ -387,7 +401,7 @@ func mountAndExec(dir string) error {
 	if err := os.Setenv(roleEnv, "inside"); err != nil {
 		return err
 	}
-	return unix.Exec("/proc/self/exe", []string{"conformance.test", "-test.run=^TestInside$", "-test.v"}, os.Environ())
+	return unix.Exec("/proc/self/exe", []string{"conformance.test", "-test.run=^TestInside$", "-test.v", "-test.parallel=32"}, os.Environ())
 }
 
 func receive(sock int) (*os.File, error) {

@@ -14,7 +14,7 @@ const (
 	copyChunk = 1 << 20
 	// maxHoleDigest is how much of a sparse file may be holes before its digest is left out: a
 	// digest reads holes as zeros, and a file may claim to be larger than a day can hash.
-	maxHoleDigest = 1 << 30
+	maxHoleDigest = 128 << 20
 )
 
 // smallSize is up to where content is read once, into memory.
@@ -84,8 +84,12 @@ func (f *FS) clone(dst, src int) bool {
 	switch unix.IoctlFileClone(dst, src) {
 	case nil:
 		return true
-	case unix.EOPNOTSUPP, unix.EXDEV, unix.ENOTTY, unix.ENOSYS:
+	case unix.EOPNOTSUPP, unix.ENOTTY, unix.ENOSYS:
 		f.noClone.Store(true)
+	case unix.EXDEV: // of what is mounted in the workspace that says nothing about the rest
+		if f.lowerDev != f.upperDev {
+			f.noClone.Store(true)
+		}
 	}
 	return false
 }
@@ -98,14 +102,15 @@ func (f *FS) copyContent(dst, src int, size int64) (tree.Digest, error) {
 		return "", nil
 	}
 	sum := tree.NewHash()
-	whole := true
+	holes, whole := int64(0), true
 	buf := make([]byte, min(copyChunk, max(size, 1)))
 	for at := int64(0); at < size; {
 		start, end, err := nextData(src, at, size)
 		if err != nil {
 			return "", err
 		}
-		if whole = whole && start-at <= maxHoleDigest; whole {
+		holes += start - at
+		if whole = whole && holes <= maxHoleDigest; whole {
 			hashZeros(sum, start-at)
 		}
 		if err := copyExtent(dst, src, start, end, buf, sum); err != nil {
@@ -136,6 +141,9 @@ func nextData(fd int, at, size int64) (start, end int64, err error) {
 		return 0, 0, err
 	}
 	end, err = unix.Seek(fd, start, unix.SEEK_HOLE)
+	if err == unix.ENXIO { // cut off meanwhile: the caller finds that it changed
+		return size, size, nil
+	}
 	if err != nil {
 		return 0, 0, err
 	}

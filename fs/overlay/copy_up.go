@@ -3,6 +3,7 @@ package overlay
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,6 +15,9 @@ const copyTries = 4
 
 // errMoving is the cause when a lower file kept changing.
 var errMoving = errors.New("the file in the workspace keeps changing")
+
+// errUnreadable is the cause when a lower file cannot be copied because the caller may not read it.
+var errUnreadable = errors.New("a file of the workspace that cannot be read cannot be changed or renamed")
 
 // copyUp brings n's object into the upper.
 //
@@ -33,9 +37,12 @@ func (f *FS) copyUp(n *node, why reason) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, errMoving) {
+	switch {
+	case errors.Is(err, errMoving):
 		f.event(Event{Kind: EventMoving, Path: f.lockedPathOf(n), Err: err})
 		return fmt.Errorf("copy up: %w: %w", err, unix.EIO)
+	case errors.Is(err, unix.EACCES) && n.kind == unix.S_IFREG: // more than the Job could expect
+		f.event(Event{Kind: EventError, Path: f.lockedPathOf(n), Err: fmt.Errorf("%w: %w", errUnreadable, err)})
 	}
 	return fmt.Errorf("copy up: %w", err)
 }
@@ -147,9 +154,30 @@ func sameState(a, b *unix.Stat_t) bool {
 	return a.Size == b.Size && a.Mtim == b.Mtim && a.Ctim == b.Ctim
 }
 
+// clockTick is more than the coarsest clock from which files get their times ticks (CONFIG_HZ 100).
+const clockTick = 11 * time.Millisecond
+
+// stillStat is fstat(2) of a state that a later change cannot have too: before Linux 6.13 a file that
+// changes twice within one tick of the clock has the same times after both.
+func stillStat(fd int, st *unix.Stat_t) error {
+	if err := unix.Fstat(fd, st); err != nil {
+		return err
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_REALTIME, &now); err != nil {
+		return err
+	}
+	age := time.Duration(now.Nano() - st.Ctim.Nano())
+	if age < 0 || age >= clockTick {
+		return nil
+	}
+	time.Sleep(clockTick - age)
+	return unix.Fstat(fd, st)
+}
+
 func (f *FS) copyOnce(src int, why reason) (*copied, error) {
 	c := &copied{fd: -1}
-	if err := unix.Fstat(src, &c.st); err != nil {
+	if err := stillStat(src, &c.st); err != nil {
 		return nil, err
 	}
 	c.node = nodeOf(&c.st, owner{c.st.Mode, c.st.Uid, c.st.Gid})

@@ -292,3 +292,50 @@ func TestReplayGivesTheSameView(t *testing.T) {
 		}
 	})
 }
+
+// countingLog counts how often it was synced.
+type countingLog struct {
+	journal.File
+	syncs int
+}
+
+func (l *countingLog) Sync() error {
+	l.syncs++
+	return l.File.Sync()
+}
+
+// TestSyncOfAFileSyncsTheLog: what the Job was told is durable has its record on disk.
+func TestSyncOfAFileSyncsTheLog(t *testing.T) {
+	asUsers(t, func(t *testing.T, j *job) {
+		j.put("d/f", "old")
+		j.open()
+		log := &countingLog{}
+		f, err := os.OpenFile(filepath.Join(j.dir, "log"), os.O_RDWR, 0)
+		j.must(err)
+		j.must(j.fs.log.Close())
+		log.File = f
+		j.fs.log, err = journal.Open(log, LogKind, NewState().Replay())
+		j.must(err)
+		synced := func(what string, act func() error) {
+			t.Helper()
+			before := log.syncs
+			j.must(act())
+			if log.syncs == before {
+				t.Errorf("%s: the log was not synced", what)
+			}
+		}
+		id := j.mustID("d/f")
+		j.write(id, "new")
+		synced("fsync", func() error { return j.fs.Fsync(id, false) })
+		if last := j.ops(0); last[len(last)-1] != "synced d/f" {
+			t.Errorf("records: got %q", last)
+		}
+		id = j.create("d/new", "1")
+		synced("fdatasync", func() error { return j.fs.Fsync(id, true) })
+		j.mkdir("d/sub")
+		synced("fsync of a directory", func() error { return j.fs.Fsyncdir(j.mustID("d")) })
+		j.write(j.mustID("d/new"), "2")
+		j.unlink("d/f")
+		synced("syncfs", j.fs.Sync)
+	})
+}

@@ -115,7 +115,7 @@ func (f *FS) learn(p *node, name string) (tree.Node, error) {
 	}
 	defer closeFD(fd)
 	var st, after unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
+	if err := stillStat(fd, &st); err != nil {
 		return tree.Node{}, err
 	}
 	n := nodeOf(&st, owner{st.Mode, st.Uid, st.Gid})

@@ -300,7 +300,7 @@ func (s *Server) slow(header, arg []byte) bool {
 		op == opWrite && binary.NativeEndian.Uint32(arg[writeSize:]) > manyBytes:
 		return true
 	case op == opSetattr || op == opWrite:
-		return !s.fs.InUpper(binary.NativeEndian.Uint64(header[inNode:]))
+		return !s.fs.InUpper(id(binary.NativeEndian.Uint64(header[inNode:])))
 	}
 	return true
 }

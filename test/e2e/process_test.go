@@ -219,45 +219,58 @@ func readUntil(t *testing.T, f *os.File, want string) string {
 }
 
 func TestSIGKILLOfStageEndsTheJob(t *testing.T) {
+	testenv.Users(t, killStage)
+}
+
+// TestSIGKILLOfStageOverIOUring: threads and rings of the server go with it, however busy they are.
+func TestSIGKILLOfStageOverIOUring(t *testing.T) {
 	testenv.Users(t, func(t *testing.T, u testenv.User) {
-		w := newWorld(t, u)
-		cmd := w.command("run", "--", "sh", "-c", "echo staged > f; echo ready; exec sleep 54321.5")
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
-			t.Fatal(err)
-		}
-		if err := cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		killed := time.Now()
-		_ = cmd.Wait() // killed
-		eventually(t, "the Job's processes are gone", func() bool { return len(processesWith("54321.5")) == 0 })
-		if d := time.Since(killed); d > time.Second {
-			t.Errorf("the Job lived %v longer than stage, want less than a second", d)
-		}
-		if m := testenv.Mounts(t, filepath.Dir(w.ws)); len(m) > 0 {
-			t.Errorf("mounts left: %v", m)
-		}
-		if m := testenv.Mounts(t, u.Home); len(m) > 0 {
-			t.Errorf("mounts left: %v", m)
-		}
-		if j := w.want(0, "status", "last"); !strings.Contains(j.out, "interrupted") {
-			t.Errorf("status does not say interrupted:\n%s", j.out)
-		}
-		if j := w.want(0, "review", "last", "--name-status"); j.out != "A\tf\n" {
-			t.Errorf("review of the interrupted Job: %q", j.out)
-		}
-		w.want(0, "apply", "last")
-		if got := w.sh(w.ws, "cat f"); got != "staged\n" {
-			t.Errorf("applied file holds %q", got)
-		}
+		testenv.FUSEOverIOUring(t)
+		killStage(t, u)
 	})
+}
+
+// killStage kills stage while its Job works in the view.
+func killStage(t *testing.T, u testenv.User) {
+	w := newWorld(t, u)
+	cmd := w.command("run", "--", "sh", "-c", `echo staged > f
+			for i in 1 2 3 4; do (while :; do cat f absent$i; ls; done > /dev/null 2>&1) & done
+			echo ready; exec sleep 54321.5`)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	_ = cmd.Wait() // killed
+	eventually(t, "the Job's processes are gone", func() bool { return len(processesWith("54321.5")) == 0 })
+	if d := time.Since(killed); d > time.Second {
+		t.Errorf("the Job lived %v longer than stage, want less than a second", d)
+	}
+	if m := testenv.Mounts(t, filepath.Dir(w.ws)); len(m) > 0 {
+		t.Errorf("mounts left: %v", m)
+	}
+	if m := testenv.Mounts(t, u.Home); len(m) > 0 {
+		t.Errorf("mounts left: %v", m)
+	}
+	if j := w.want(0, "status", "last"); !strings.Contains(j.out, "interrupted") {
+		t.Errorf("status does not say interrupted:\n%s", j.out)
+	}
+	if j := w.want(0, "review", "last", "--name-status"); j.out != "A\tf\n" {
+		t.Errorf("review of the interrupted Job: %q", j.out)
+	}
+	w.want(0, "apply", "last")
+	if got := w.sh(w.ws, "cat f"); got != "staged\n" {
+		t.Errorf("applied file holds %q", got)
+	}
 }
 
 func TestNoDescriptorReachesTheCommand(t *testing.T) {

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,7 +14,8 @@ import (
 const uringParameter = "/sys/module/fuse/parameters/enable_uring"
 
 // FUSEOverIOUring makes the kernel offer FUSE over io_uring until the test ends. Where the parameter is
-// not set only root can: then tests that want it, in other processes too, take turns.
+// not set only root can, and the last of the tests that want it, in other processes too, takes it back:
+// each holds a shared lock on a file, which says whether it was set by them.
 func FUSEOverIOUring(t testing.TB) {
 	t.Helper()
 	Need(t, Requirement{"FUSE over io_uring", missingUring})
@@ -24,43 +26,45 @@ func FUSEOverIOUring(t testing.TB) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		if err := lock.Close(); err != nil {
+		if err := errors.Join(takeUringBack(lock), lock.Close()); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
-		t.Fatal(err)
+	if uringOffered() {
+		return
 	}
-	if !offersUring(t) {
-		setUring(t, "Y")
-		t.Cleanup(func() { setUring(t, "N") })
+	if err := errors.Join(lock.Truncate(1), os.WriteFile(uringParameter, []byte("Y"), 0)); err != nil {
+		t.Fatal(err)
 	}
 }
 
-func offersUring(t testing.TB) bool {
-	t.Helper()
+// takeUringBack resets the parameter if tests set it and no other holds the lock.
+func takeUringBack(lock *os.File) error {
+	if unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return nil
+	}
+	s, err := lock.Stat()
+	if err != nil || s.Size() == 0 {
+		return err
+	}
+	return errors.Join(os.WriteFile(uringParameter, []byte("N"), 0), lock.Truncate(0))
+}
+
+func uringOffered() bool {
 	v, err := os.ReadFile(uringParameter)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(string(v)) == "Y"
-}
-
-func setUring(t testing.TB, v string) {
-	t.Helper()
-	if err := os.WriteFile(uringParameter, []byte(v), 0); err != nil {
-		t.Error(err)
-	}
+	return err == nil && strings.TrimSpace(string(v)) == "Y"
 }
 
 func missingUring() string {
-	v, err := os.ReadFile(uringParameter)
-	switch {
-	case err != nil:
+	if _, err := os.Stat(uringParameter); err != nil {
 		return err.Error() + "; Linux 6.14 has it"
-	case strings.TrimSpace(string(v)) == "Y" || os.Geteuid() == 0:
-		return ""
 	}
-	return "`echo Y > " + uringParameter + "` as root"
+	if os.Geteuid() != 0 && !uringOffered() {
+		return "`echo Y > " + uringParameter + "` as root"
+	}
+	return ""
 }

@@ -58,6 +58,8 @@ type Options struct {
 	// open. It takes CAP_SYS_ADMIN in the initial user namespace. Where it cannot be had the mount is
 	// dead, and Established says why.
 	Passthrough bool
+
+	around func(fuse.RawFileSystem) fuse.RawFileSystem // tests: what stands between threads and mount
 }
 
 // Server serves one mount.
@@ -68,12 +70,14 @@ type Server struct {
 	fs        *overlay.FS
 	proto     *fuse.ProtocolServer
 	transport Transport // asked for
+	around    func(fuse.RawFileSystem) fuse.RawFileSystem
 	readers   int
 
 	pass        *passthrough  // nil unless asked for
 	established chan struct{} // closed once INIT is answered, or will not be
 
 	received messages
+	turns    turns
 
 	closed  atomic.Bool  // Close was called
 	closing atomic.Bool  // the loops are to end
@@ -108,7 +112,7 @@ func Serve(dev *os.File, fs *overlay.FS, o Options) (*Server, error) {
 		return nil, errors.New("serve overlay: no device or no overlay")
 	}
 	s := &Server{
-		name: o.Name, dev: dev, fs: fs, transport: o.Transport,
+		name: o.Name, dev: dev, fs: fs, transport: o.Transport, around: o.around,
 		readers: max(runtime.GOMAXPROCS(0), 2), threads: map[int]struct{}{}, stop: make(chan struct{}),
 		established: make(chan struct{}),
 	}
@@ -159,10 +163,12 @@ func (s *Server) start(loop func()) {
 func (s *Server) enter() (leave func()) {
 	runtime.LockOSThread()
 	tid := unix.Gettid()
+	t := s.turns.enter()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.threads[tid] = struct{}{}
 	return func() {
+		s.turns.leave(t)
 		s.mu.Lock()
 		delete(s.threads, tid)
 		s.mu.Unlock()
@@ -195,9 +201,12 @@ func (s *Server) establish(b *buffers) (readers int, ok bool) {
 		s.fail(fmt.Errorf("io_uring: %w", why))
 		return 0, false
 	}
-	m := &mount{RawFileSystem: fuse.NewDefaultRawFileSystem(), fs: s.fs, pass: s.pass}
+	var m fuse.RawFileSystem = &mount{RawFileSystem: fuse.NewDefaultRawFileSystem(), fs: s.fs, pass: s.pass}
+	if s.around != nil {
+		m = s.around(m)
+	}
 	s.proto = fuse.NewProtocolServer(m, mountSettings(u != nil, s.pass != nil))
-	reply := s.handle([][]byte{b.in[:n]}, [][]byte{b.out})
+	reply := s.handle(b.turn, [][]byte{b.in[:n]}, [][]byte{b.out})
 	caps := s.note(b.out[:reply], u, why)
 	if !s.write(b.out[:reply]) || !s.passable(caps) {
 		if u != nil {
@@ -268,7 +277,7 @@ func (s *Server) serveWith(b *buffers, extra bool) {
 		if s.idle.Load() == 0 && s.slow(b.in[:inHeader], b.in[inHeader:]) && s.loops.Load() < int32(s.readers+maxExtra) {
 			s.start(s.serveExtra)
 		}
-		if reply := s.handle([][]byte{b.in[:n]}, [][]byte{b.out}); reply > 0 && !s.write(b.out[:reply]) {
+		if reply := s.handle(b.turn, [][]byte{b.in[:n]}, [][]byte{b.out}); reply > 0 && !s.write(b.out[:reply]) {
 			return
 		}
 		if extra && s.idle.Load() > 0 {
@@ -305,20 +314,25 @@ func (s *Server) slow(header, arg []byte) bool {
 	return true
 }
 
-// buffers hold a request and a reply.
-type buffers struct{ in, out []byte }
+// buffers hold a request and a reply of the loop whose turn it is.
+type buffers struct {
+	in, out []byte
+	turn    *turn
+}
 
-// newBuffers returns buffers, those of a loop that ended if there are: loops come and go, and new
-// memory of this size has to be cleared.
+// newBuffers returns buffers for the loop that calls it, those of one that ended if there are: loops come
+// and go, and new memory of this size has to be cleared.
 func (s *Server) newBuffers() *buffers {
+	t := s.turns.own()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := len(s.spare); n > 0 {
 		b := s.spare[n-1]
 		s.spare = s.spare[:n-1]
+		b.turn = t
 		return b
 	}
-	return &buffers{in: make([]byte, bufSize), out: make([]byte, bufSize)}
+	return &buffers{in: make([]byte, bufSize), out: make([]byte, bufSize), turn: t}
 }
 
 func (s *Server) giveBack(b *buffers) {
@@ -350,9 +364,11 @@ func (s *Server) read(b *buffers) (int, bool) {
 	}
 }
 
-// handle handles the request in in and returns the size of the reply in out, 0 for none. The first
+// handle handles, as turn t, the request in in and returns the size of the reply in out, 0 for none. The first
 // parts hold at least the headers.
-func (s *Server) handle(in, out [][]byte) int {
+func (s *Server) handle(t *turn, in, out [][]byte) int {
+	t.work()
+	defer t.rest()
 	s.received.count(binary.NativeEndian.Uint32(in[0][inOpcode:]))
 	if binary.NativeEndian.Uint64(in[0][inNode:]) == overlay.RootID {
 		binary.NativeEndian.PutUint64(in[0][inNode:], rootAlias)
@@ -461,20 +477,25 @@ func (s *Server) Protocol() string {
 func (s *Server) Wait() { s.wg.Wait() }
 
 // Close ends serving: after the mount is gone, or to abort it, when whoever uses it gets ENOTCONN.
-// It waits for all loops and closes the device.
+// It waits for all loops and closes the device; for requests that make no progress it does not wait, and
+// returns ErrStuck: then the overlay must stay open.
 func (s *Server) Close() error {
 	if s.closed.Swap(true) {
 		return os.ErrClosed
 	}
 	close(s.stop)
-	s.notifier.Wait() // while requests are still answered, for which a notification may wait
+	told := s.await(&s.notifier) // while requests are still answered, for which a notification may wait
 	s.closing.Store(true)
 	if err := s.wake(); err != nil {
 		return err
 	}
 	s.pacer.stop()
-	s.wg.Wait() // with the first loop, whoever could set s.uring is gone
-	err := errors.Join(s.endUring(), s.dev.Close())
+	ended := s.await(&s.wg) // with the first loop, whoever could set s.uring is gone
+	err := s.endUring()
+	if !told || !ended || errors.Is(err, ErrStuck) {
+		return s.abandon()
+	}
+	err = errors.Join(err, s.dev.Close())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Join(s.err, err)
@@ -491,7 +512,9 @@ func (s *Server) endUring() error {
 	if err := u.end(); err != nil {
 		return err
 	}
-	u.wg.Wait()
+	if !s.await(&u.wg) {
+		return ErrStuck
+	}
 	return u.free()
 }
 

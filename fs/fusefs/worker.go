@@ -48,6 +48,7 @@ type worker struct {
 	ents []entry
 	live int   // entries the kernel has or will have again
 	todo []int // completed's memory
+	turn *turn
 }
 
 // entry holds one request at a time.
@@ -85,6 +86,8 @@ func (w *worker) run(ids []uint16, results chan<- error) {
 	if <-w.u.decided; !w.u.use {
 		return
 	}
+	w.turn = w.u.s.turns.enter()
+	defer w.u.s.turns.leave(w.turn)
 	w.serve(results)
 }
 
@@ -188,7 +191,7 @@ func (w *worker) answer(i int) {
 	commit := binary.NativeEndian.Uint64(e.mem[entCommitID:])
 	size := outHeader
 	if e.split() {
-		size = w.u.s.handle(e.in[:], e.out[:])
+		size = w.u.s.handle(w.turn, e.in[:], e.out[:])
 	} else {
 		refuse(e.in[0], e.out[0], unix.EIO)
 	}

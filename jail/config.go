@@ -89,6 +89,10 @@ type Config struct {
 
 	WorkDir string // empty directory of the Job; a mount point of the holder's, never written on the host
 
+	// Stuck is asked once in a while, by one goroutine, for how many times in a row a request to a view was found
+	// without progress. It must not wait for anything. nil: never.
+	Stuck func() int `json:"-"`
+
 	// OnStep is told the steps of starting and ending, from several goroutines; nil: nobody asks.
 	OnStep func(Step) `json:"-"`
 

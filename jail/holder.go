@@ -33,6 +33,7 @@ type holder struct {
 	shimFiles []*os.File
 	trace     *tracer
 	container *libcontainer.Container // set by runContainer, read when it has ended
+	started   chan *os.File           // a pidfd of the jail's first process
 }
 
 // takeDownTime is how long a container may take to end after its supervisor.
@@ -43,7 +44,7 @@ func runHolder() int {
 	if err != nil {
 		return 1
 	}
-	h := &holder{control: control, umask: uint32(unix.Umask(0))}
+	h := &holder{control: control, umask: uint32(unix.Umask(0)), started: make(chan *os.File, 1)}
 	if err := h.run(); err != nil {
 		_ = control.send(message{Error: err.Error()})
 		return 1
@@ -65,7 +66,7 @@ func (h *holder) run() error {
 	if err := h.prepare(); err != nil {
 		return err
 	}
-	orders := make(chan kind)
+	orders := make(chan message)
 	go h.listen(orders)
 	// At once, while the supervisor gets ready to serve the views: who touches one before that waits.
 	ended := make(chan error, 1)
@@ -160,7 +161,7 @@ func (h *holder) mountView(i int, v View) (*os.File, error) {
 func (h *holder) viewPoint(i int) string { return path.Join(h.root.cfg.WorkDir, viewPath(i)) }
 
 // listen passes orders on until the supervisor is gone.
-func (h *holder) listen(orders chan<- kind) {
+func (h *holder) listen(orders chan<- message) {
 	defer close(orders)
 	for {
 		m, files, err := h.control.receive()
@@ -168,7 +169,7 @@ func (h *holder) listen(orders chan<- kind) {
 			return
 		}
 		closeAll(files)
-		orders <- m.Kind
+		orders <- m
 	}
 }
 
@@ -209,34 +210,78 @@ func (h *holder) announce(process *libcontainer.Process) error {
 		return fmt.Errorf("open the jail's first process: %w", err)
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
-	defer f.Close()
+	h.started <- f
 	h.trace.mark("container runs")
 	return h.control.send(message{Kind: kindStarted, Steps: h.trace.take()}, f)
 }
 
 // watch stays until the container is gone. When the supervisor dies the jail ends by itself: the shim and every
 // stage of libcontainer wait on sockets whose other ends are the supervisor's or this process's. What is left to
-// do is to free those who wait for an answer of the supervisor's.
-func (h *holder) watch(ended <-chan error, orders <-chan kind, died <-chan os.Signal) error {
+// do is to free those who wait for an answer of the supervisor's, also of one that lives and does not answer.
+func (h *holder) watch(ended <-chan error, orders <-chan message, died <-chan os.Signal) error {
 	var deadline <-chan time.Time
+	var first *os.File
+	dog := watchdog{doomed: func() bool { return anyDoomed(os.Getpid()) }}
+	pace := time.NewTicker(beatEvery)
+	defer pace.Stop()
 	for {
 		select {
 		case err := <-ended:
 			return errors.Join(err, h.finish())
-		case k, ok := <-orders:
-			h.abortViews()
+		case first = <-h.started:
+			if deadline != nil {
+				killByFD(first) // it was too late to start
+			}
+		case m, ok := <-orders:
 			if !ok {
-				orders = nil
+				orders, deadline = nil, h.takeDown()
+				continue
 			}
-			if !ok || k != kindAbort {
-				deadline = time.After(takeDownTime)
-			}
+			h.obey(m, &dog)
 		case <-died:
-			h.abortViews()
-			deadline = time.After(takeDownTime)
+			deadline = h.takeDown()
+		case <-pace.C:
+			if deadline != nil {
+				continue
+			}
+			if why := dog.look(); why != "" {
+				h.tell(why)
+				killByFD(first) // before the command can see that its view is gone
+				deadline = h.takeDown()
+			}
 		case <-deadline:
 			return errors.New("container does not end")
 		}
+	}
+}
+
+func (h *holder) obey(m message, dog *watchdog) {
+	switch m.Kind {
+	case kindBeat:
+		dog.beat(m.Stuck)
+	case kindPause:
+		dog.pause()
+	default:
+		h.abortViews()
+	}
+}
+
+// takeDown frees who waits, and returns when the container must have ended.
+func (h *holder) takeDown() (deadline <-chan time.Time) {
+	h.abortViews()
+	return time.After(takeDownTime)
+}
+
+// tell lets the supervisor know, should it ever go on, why its jail is gone.
+func (h *holder) tell(why string) {
+	_ = h.control.c.SetWriteDeadline(time.Now().Add(time.Second))
+	_ = h.control.send(message{Kind: kindGaveUp, Reason: why}) // it may not read any more
+	_ = h.control.c.SetWriteDeadline(time.Time{})
+}
+
+func killByFD(process *os.File) {
+	if process != nil {
+		_ = unix.PidfdSendSignal(int(process.Fd()), unix.SIGKILL, nil, 0) // or it has ended just now
 	}
 }
 

@@ -1,7 +1,7 @@
 // Package jail runs one command in Linux namespaces of its own.
 //
 //	supervisor (the caller's namespaces)
-//	  │  │ abort ─▶                 ◀─ mounted{devices} started{pidfd}
+//	  │  │ beat, abort ─▶           ◀─ mounted{devices} started{pidfd} gave up
 //	  │  └─────────────── holder (user and mount namespace: mounts, root file system, watchdog)
 //	  │                     └─ libcontainer init (pid, mount, ipc, uts, cgroup, net namespace)
 //	  │ exec, signal ─▶         = shim (the same process after an exec, pid 1: inner user namespace,
@@ -64,13 +64,16 @@ type Jail struct {
 	exit   *Exit
 	failed error
 
-	gone   chan struct{} // the last process of the jail is gone
-	follow sync.WaitGroup
-	heard  sync.WaitGroup // of listenHolder
+	closed    chan struct{} // closed by Close
+	gone      chan struct{} // the last process of the jail is gone
+	follow    sync.WaitGroup
+	listening bool          // listenHolder was started
+	heard     chan struct{} // closed when the holder has said its last
 
 	mu     sync.Mutex
 	first  *os.File      // guarded by mu: pidfd of the first process; nil before Start and after Close
 	killed chan struct{} // closed, under mu, by Kill
+	lost   error         // guarded by mu: why the holder gave the jail up
 
 	closing  sync.Once
 	closeErr error
@@ -82,7 +85,7 @@ func Prepare(ctx context.Context, c Config) (*Jail, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	j := &Jail{cfg: c, execed: make(chan *ExecError, 1), ended: make(chan struct{}), gone: make(chan struct{}), killed: make(chan struct{})}
+	j := &Jail{cfg: c, execed: make(chan *ExecError, 1), ended: make(chan struct{}), gone: make(chan struct{}), killed: make(chan struct{}), closed: make(chan struct{}), heard: make(chan struct{})}
 	j.step("prepare jail")
 	if err := j.spawn(); err != nil {
 		return nil, errors.Join(err, j.Close())
@@ -92,6 +95,7 @@ func Prepare(ctx context.Context, c Config) (*Jail, error) {
 		return nil, errors.Join(fmt.Errorf("prepare jail: %w", err), j.Close())
 	}
 	j.devices = devices
+	j.follow.Go(j.beat)
 	j.pass(m.Steps)
 	if len(devices) != len(c.Views) {
 		return nil, errors.Join(fmt.Errorf("prepare jail: %d devices for %d views", len(devices), len(c.Views)), j.Close())
@@ -117,6 +121,8 @@ func (j *Jail) Start(ctx context.Context) (*Installed, error) {
 	if err := j.awaitContainer(ctx); err != nil {
 		return nil, fmt.Errorf("start jail: %w", err)
 	}
+	j.listening = true
+	go j.listenHolder()
 	m, files, err := j.expect(ctx, j.shim, kindInstalled)
 	if err != nil {
 		return nil, fmt.Errorf("start jail: %w", err)
@@ -127,7 +133,6 @@ func (j *Jail) Start(ctx context.Context) (*Installed, error) {
 	}
 	j.follow.Go(j.listen)
 	j.follow.Go(j.followHolder)
-	j.heard.Go(j.listenHolder)
 	failed := compareFilter(m.Installed, m.Failed, planned)
 	var errs []error
 	for i := range failed {
@@ -264,6 +269,7 @@ func (j *Jail) listen() {
 
 // listenHolder receives what the holder says until it is gone.
 func (j *Jail) listenHolder() {
+	defer close(j.heard)
 	for {
 		m, files, err := j.control.receive()
 		if err != nil {
@@ -271,6 +277,11 @@ func (j *Jail) listenHolder() {
 		}
 		closeAll(files)
 		j.pass(m.Steps)
+		if m.Kind == kindGaveUp {
+			j.mu.Lock()
+			j.lost = &AbandonedError{m.Reason}
+			j.mu.Unlock()
+		}
 	}
 }
 
@@ -305,10 +316,7 @@ func (j *Jail) Signal(sig syscall.Signal) error {
 // Wait returns when the command has ended and no process of the jail is left.
 func (j *Jail) Wait() (Exit, error) {
 	<-j.ended
-	var errs []error
-	if j.exit == nil {
-		errs = append(errs, j.awaitProcesses()) // the shim could not wait for them
-	}
+	errs := []error{j.awaitProcesses()} // some may be left that the shim could not wait for
 	errs = append(errs, j.streams.finish(j.killed))
 	if j.terminal != nil {
 		errs = append(errs, j.terminal.finish())
@@ -316,11 +324,30 @@ func (j *Jail) Wait() (Exit, error) {
 	if j.exit != nil {
 		return *j.exit, errors.Join(errs...)
 	}
-	killed := Exit{Code: 128 + int(unix.SIGKILL), Signal: int(unix.SIGKILL), Survivors: -1}
+	if err := j.abandoned(); err != nil {
+		return unknownEnd, errors.Join(append(errs, err)...)
+	}
 	if !j.wasKilled() {
 		errs = append(errs, errors.New("wait for command: the jail's first process was killed before it could tell how the command ended"), j.failed)
 	}
-	return killed, errors.Join(errs...)
+	return unknownEnd, errors.Join(errs...)
+}
+
+// unknownEnd is the end of a command whose jail was killed with it.
+var unknownEnd = Exit{Code: 128 + int(unix.SIGKILL), Signal: int(unix.SIGKILL), Survivors: -1}
+
+// abandoned returns why the holder ended the jail, nil if it did not. What it said before its end is heard first.
+func (j *Jail) abandoned() error {
+	if j.wasKilled() {
+		return nil
+	}
+	select {
+	case <-j.heard:
+	case <-time.After(takeDownTime): // it does not end either
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.lost
 }
 
 func (j *Jail) wasKilled() bool {
@@ -357,6 +384,7 @@ func (j *Jail) killLocked() error {
 // closeTime it gives up with an error: a process that waits in the kernel cannot be ended.
 func (j *Jail) Close() error {
 	j.closing.Do(func() {
+		close(j.closed)
 		closed := make(chan error, 1)
 		go func() { closed <- j.close() }()
 		select {

@@ -21,6 +21,8 @@ type message struct {
 	Exec      *ExecError     `json:"exec,omitempty"`
 	Exit      *Exit          `json:"exit,omitempty"`
 	Signal    syscall.Signal `json:"signal,omitempty"`
+	Stuck     int            `json:"stuck,omitempty"`
+	Reason    string         `json:"reason,omitempty"`
 	Steps     []Step         `json:"steps,omitempty"`
 }
 
@@ -29,9 +31,12 @@ type kind string
 const (
 	// supervisor → holder
 	kindAbort kind = "abort" // answer all waiting requests of the views with an error
+	kindBeat  kind = "beat"  // the supervisor lives
+	kindPause kind = "pause" // it does not answer until its next beat
 	// holder → supervisor
 	kindMounted kind = "mounted" // descriptors: the device of each view
 	kindStarted kind = "started" // descriptor: a pidfd of the jail's first process
+	kindGaveUp  kind = "gave up" // the views are aborted and the jail is killed, for Reason
 	kindEnded   kind = "ended"   // everything is released; only if steps are wanted
 
 	// shim → supervisor
@@ -150,6 +155,10 @@ func (p *packetConn) expect(k kind) (message, []*os.File, error) {
 	if m.Error != "" {
 		closeAll(files)
 		return message{}, nil, errors.New(m.Error)
+	}
+	if m.Kind == kindGaveUp {
+		closeAll(files)
+		return message{}, nil, &AbandonedError{m.Reason}
 	}
 	if m.Kind != k {
 		closeAll(files)

@@ -171,6 +171,9 @@ func (j *Jail) expect(ctx context.Context, from *packetConn, k kind) (message, [
 // whyGone explains the end of a control socket.
 func (j *Jail) whyGone(from *packetConn) error {
 	if from == j.shim {
+		if err := j.abandoned(); err != nil {
+			return err
+		}
 		return errors.New("the jail's first process ended")
 	}
 	select {
@@ -228,7 +231,9 @@ func (j *Jail) close() error {
 	errs = append(errs, j.awaitHolder())
 	if j.control != nil {
 		_ = j.control.c.SetReadDeadline(time.Now().Add(time.Second)) // a child that cannot be killed may keep it open
-		j.heard.Wait()
+		if j.listening {
+			<-j.heard
+		}
 		j.control.c.Close()
 	}
 	j.follow.Wait()

@@ -117,6 +117,16 @@ func (w *Watch) Look() int {
 	return most
 }
 
+// Busy tells whether a request is in work.
+func (s *Server) Busy() bool {
+	for _, n := range s.turns.counts() {
+		if n%2 == 1 {
+			return true
+		}
+	}
+	return false
+}
+
 // threadIO adds up what proc_pid_io(5) counts for a thread of this process: it grows as long as the thread moves data.
 // Where the kernel does not count, it is 0.
 func threadIO(tid int) uint64 {

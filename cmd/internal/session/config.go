@@ -29,7 +29,7 @@ func (s *run) jailConfig() (jail.Config, error) {
 		Argv: s.a.Options.Argv, Env: append(s.a.Env, "STAGE_JOB="+string(s.job.ID())), Cwd: s.a.Cwd,
 		Stdin: s.stdin(), Stdout: s.Streams.Out, Stderr: s.Streams.Err, TTY: s.Streams.TTY,
 		Nofile: s.a.Plan.Nofile.Max, NofileSet: s.a.Plan.Nofile.Set,
-		WorkDir: s.job.Work(), OnStep: s.Trace.onStep(),
+		WorkDir: s.job.Work(), OnStep: s.Trace.onStep(), Stuck: s.watches.stuck,
 	}
 	for _, root := range s.job.Run().Roots {
 		if root.Kind == bundle.RootStaged {

@@ -64,7 +64,7 @@ func lostBundle(ctx context.Context, job *store.Job, build bundle.Build) (*bundl
 	// no reason not to seal it: another run waits for this.
 	ctx, cancel := context.WithTimeout(ctx, countFor)
 	defer cancel()
-	b.Changes, err = CountChanges(ctx, job)
+	b.Changes, err = countOrGiveUp(ctx, job)
 	if err != nil {
 		b.Limits = append(b.Limits, "changes could not be counted: "+err.Error())
 	}

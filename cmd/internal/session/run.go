@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -63,6 +64,7 @@ type run struct {
 
 	jail    *jail.Jail
 	roots   []*servedRoot
+	watches watches // of the roots' servers
 	network *network
 	keeper  *keeper
 
@@ -150,10 +152,20 @@ func (s *run) untilSignal(ctx context.Context) (_ context.Context, stop func()) 
 	done, over := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)
-		select {
-		case sig := <-s.Signals:
-			cancel(&signalError{sig})
-		case <-done:
+		for {
+			select {
+			case <-done:
+				return
+			case sig := <-s.Signals:
+				switch sig {
+				case syscall.SIGTSTP:
+					_ = stopSelf() // one may always signal oneself
+				case syscall.SIGCONT:
+				default:
+					cancel(&signalError{sig})
+					return
+				}
+			}
 		}
 	}()
 	return ctx, func() {
@@ -223,16 +235,37 @@ func (s *run) teardown() error {
 	if s.network != nil {
 		errs = append(errs, s.network.close(&s.evidence))
 	}
-	if s.keeper != nil {
+	errs = append(errs, s.stopServing())
+	return errors.Join(errs...)
+}
+
+// stopServing ends the servers, then what they served. Below one that is stuck everything stays as it is: its requests still use
+// it, and whatever waits for them would wait too.
+func (s *run) stopServing() error {
+	var errs []error
+	for _, r := range s.roots {
+		err := r.stopServing()
+		r.stuck = errors.Is(err, fusefs.ErrStuck)
+		errs = append(errs, err)
+	}
+	if s.keeper != nil && !s.stuck() {
 		s.keeper.stop()
 	}
 	for _, r := range s.roots {
+		if r.stuck {
+			continue
+		}
 		errs = append(errs, r.close())
 		if r.fs != nil {
 			s.evidence.overlays[r.name] = r.fs.Stats()
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// stuck reports whether a root is still in use by requests that do not end.
+func (s *run) stuck() bool {
+	return slices.ContainsFunc(s.roots, func(r *servedRoot) bool { return r.stuck })
 }
 
 func (s *run) writePlan() error {
@@ -255,14 +288,22 @@ type servedRoot struct {
 	logs         hostfs.Dir
 	fs           *overlay.FS
 	server       *fusefs.Server
+	stuck        bool // the server has requests that do not end
 }
 
-// close ends serving, makes everything durable and closes the handles.
+func (r *servedRoot) stopServing() error {
+	if r.server == nil {
+		return nil
+	}
+	return r.server.Close()
+}
+
+// close makes everything durable and closes the handles.
+//
+// Preconditions:
+//   - stopServing has returned, and not ErrStuck.
 func (r *servedRoot) close() error {
 	var errs []error
-	if r.server != nil {
-		errs = append(errs, r.server.Close())
-	}
 	if r.fs != nil {
 		errs = append(errs, r.fs.Close())
 	}
@@ -324,8 +365,12 @@ func (s *run) serveRoot(ctx context.Context, r *servedRoot, view int, path strin
 	s.keeper.add(r.fs)
 	pass := s.a.Options.passthrough()
 	r.server, err = fusefs.Serve(s.jail.Device(view), r.fs, fusefs.Options{Name: r.name, Passthrough: pass})
-	if err != nil || !pass {
+	if err != nil {
 		return err
+	}
+	s.watches.add(r.server)
+	if !pass {
+		return nil
 	}
 	if err := r.server.Established(ctx); err != nil {
 		return fmt.Errorf("--fs-mode passthrough takes Linux 6.9 and CAP_SYS_ADMIN outside of user namespaces: %w", err)

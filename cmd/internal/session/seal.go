@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -35,13 +36,16 @@ func (s *run) seal(ctx context.Context) (*bundle.Bundle, error) {
 	}
 	b := newBundle(s.job, s.Build, bundle.SealedByRun)
 	b.PlanDigest, b.Outcome = s.planDigest, s.outcome
-	if s.evidence.exit != nil || s.outcome.Kind != bundle.NotStarted {
+	switch {
+	case s.stuck():
+		uncounted = []string{"changes could not be counted: a file operation below a staged root does not end"}
+	case s.evidence.exit != nil || s.outcome.Kind != bundle.NotStarted:
 		// How the command ended does not depend on whether its changes could be counted.
 		var err error
-		if b.Changes, err = CountChanges(ctx, s.job); err != nil {
+		if b.Changes, err = countOrGiveUp(ctx, s.job); err != nil {
 			uncounted = []string{"changes could not all be counted: " + err.Error()}
 		}
-	} else {
+	default:
 		b.Changes = bundle.Changes{Complete: true}
 	}
 	b.Controls = s.evidence.controls()
@@ -95,6 +99,31 @@ func kernelRelease() string {
 		return ""
 	}
 	return string(bytes.TrimRight(u.Release[:], "\x00"))
+}
+
+// countOrGiveUp is CountChanges that also ends, with its context, when a file system below does not answer: the
+// context alone cannot end a system call.
+func countOrGiveUp(ctx context.Context, job *store.Job) (bundle.Changes, error) {
+	type counted struct {
+		changes bundle.Changes
+		err     error
+	}
+	done := make(chan counted, 1)
+	go func() {
+		c, err := CountChanges(ctx, job)
+		done <- counted{c, err}
+	}()
+	select {
+	case c := <-done:
+		return c.changes, c.err
+	case <-ctx.Done():
+	}
+	select {
+	case c := <-done:
+		return c.changes, c.err
+	case <-time.After(time.Second):
+		return bundle.Changes{}, context.Cause(ctx)
+	}
 }
 
 // CountChanges counts the net changes of every staged root of a Job that does not run.

@@ -41,6 +41,12 @@ func (s *run) supervise(ctx context.Context) error {
 		case w := <-ended:
 			return s.ended(started, w, ending)
 		case sig := <-s.Signals:
+			if sig == syscall.SIGTSTP {
+				if err := s.suspend(); err != nil {
+					return errors.Join(err, s.jail.Kill())
+				}
+				continue
+			}
 			if n, ok := sig.(syscall.Signal); ok {
 				s.hurried = s.hurried || n == syscall.SIGINT || n == syscall.SIGTERM || n == syscall.SIGHUP
 				// A command that is gone already takes no signal; its end is on its way.

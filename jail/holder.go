@@ -34,6 +34,7 @@ type holder struct {
 	trace     *tracer
 	container *libcontainer.Container // set by runContainer, read when it has ended
 	started   chan *os.File           // a pidfd of the jail's first process
+	parent    *os.File                // a pidfd of the supervisor
 }
 
 // takeDownTime is how long a container may take to end after its supervisor.
@@ -62,6 +63,11 @@ func (h *holder) run() error {
 	if err := h.adopt(); err != nil {
 		return err
 	}
+	parent, err := unix.PidfdOpen(os.Getppid(), 0)
+	if err != nil {
+		return fmt.Errorf("open supervisor: %w", err)
+	}
+	h.parent = os.NewFile(uintptr(parent), "supervisor")
 	h.trace.mark("order read")
 	if err := h.prepare(); err != nil {
 		return err
@@ -221,6 +227,7 @@ func (h *holder) announce(process *libcontainer.Process) error {
 func (h *holder) watch(ended <-chan error, orders <-chan message, died <-chan os.Signal) error {
 	var deadline <-chan time.Time
 	var first *os.File
+	var last []syscall.Signal // to the supervisor, if that does not help
 	dog := watchdog{doomed: func() bool { return anyDoomed(os.Getpid()) }}
 	pace := time.NewTicker(beatEvery)
 	defer pace.Stop()
@@ -247,9 +254,14 @@ func (h *holder) watch(ended <-chan error, orders <-chan message, died <-chan os
 			if why := dog.look(); why != "" {
 				h.tell(why)
 				killByFD(first) // before the command can see that its view is gone
-				deadline = h.takeDown()
+				deadline, last = h.takeDown(), lastResorts
 			}
 		case <-deadline:
+			if len(last) > 0 {
+				signalByFD(h.parent, last[0])
+				deadline, last = time.After(takeDownTime), last[1:]
+				continue
+			}
 			return errors.New("container does not end")
 		}
 	}
@@ -279,10 +291,19 @@ func (h *holder) tell(why string) {
 	_ = h.control.c.SetWriteDeadline(time.Time{})
 }
 
+// lastResorts make a supervisor give back what it holds. Over io_uring the kernel does not abort a request that is on its
+// way to a thread until that thread runs (ent_w_req_queue, fs/fuse/dev_uring.c), and one that is stopped does not.
+// Continued, it finds its views gone and records why; killed, it leaves that to the next stage.
+var lastResorts = []syscall.Signal{unix.SIGCONT, unix.SIGKILL}
+
 func killByFD(process *os.File) {
 	if process != nil {
-		_ = unix.PidfdSendSignal(int(process.Fd()), unix.SIGKILL, nil, 0) // or it has ended just now
+		signalByFD(process, unix.SIGKILL)
 	}
+}
+
+func signalByFD(process *os.File, sig syscall.Signal) {
+	_ = unix.PidfdSendSignal(int(process.Fd()), sig, nil, 0) // or it has ended just now
 }
 
 // abortViews answers every waiting request of the views with an error. Processes that wait for a server that is

@@ -20,7 +20,7 @@ import (
 )
 
 // freedIn is how long a process that was killed may wait for a server that does not answer: see jail/watchdog.go.
-const freedIn = 20 * time.Second
+const freedIn = 40 * time.Second
 
 // live is a run that goes on while a test looks at it.
 type live struct {

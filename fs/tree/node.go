@@ -72,7 +72,11 @@ type Time int64
 
 // MarshalText writes the time as RFC 3339 in UTC with nine fractional digits.
 func (t Time) MarshalText() ([]byte, error) {
-	return []byte(time.Unix(0, int64(t)).UTC().Format("2006-01-02T15:04:05.000000000Z07:00")), nil
+	return t.append(nil), nil
+}
+
+func (t Time) append(b []byte) []byte {
+	return time.Unix(0, int64(t)).UTC().AppendFormat(b, "2006-01-02T15:04:05.000000000Z07:00")
 }
 
 // UnmarshalText reads an RFC 3339 time between the years 1678 and 2261.
@@ -151,11 +155,6 @@ type Node struct {
 	Target string
 }
 
-// absentNode is the whole JSON form of an absent path.
-type absentNode struct {
-	Kind Kind `json:"kind"`
-}
-
 // wireNode is the JSON form of any other. Target is bytes so that every link target survives.
 type wireNode struct {
 	Kind   *Kind  `json:"kind"`
@@ -177,13 +176,44 @@ type wireNode struct {
 // MarshalJSON writes {"kind":"absent"} for an absent path, every field otherwise.
 func (n Node) MarshalJSON() ([]byte, error) {
 	if n.Kind == Absent {
-		return json.Marshal(absentNode{})
+		return []byte(`{"kind":"absent"}`), nil
+	}
+	if len(n.Xattrs) == 0 && n.Kind != Symlink && int(n.Kind) < len(kindNames) {
+		return n.appendJSON(make([]byte, 0, 384)), nil
 	}
 	w := wireNode{&n.Kind, n.Mode, n.UID, n.GID, n.Size, n.Mtime, n.Ctime, n.Dev, n.Ino, n.Nlink, n.Rdev, n.Xattrs, n.Digest, nil}
 	if n.Kind == Symlink {
 		w.Target = []byte(n.Target)
 	}
 	return json.Marshal(w)
+}
+
+// appendJSON appends the JSON form of what is neither absent nor a symlink and has no xattrs, as
+// wireNode would be written: a change log holds one for each path that a Job changes.
+func (n *Node) appendJSON(b []byte) []byte {
+	number := func(key string, v uint64) {
+		b = append(append(append(b, `,"`...), key...), `":`...)
+		b = strconv.AppendUint(b, v, 10)
+	}
+	b = append(append(append(b, `{"kind":"`...), kindNames[n.Kind]...), `","mode":"`...)
+	b = append(fmt.Appendf(b, "%04o", uint32(n.Mode)), '"')
+	number("uid", uint64(n.UID))
+	number("gid", uint64(n.GID))
+	b = strconv.AppendInt(append(b, `,"size":`...), n.Size, 10)
+	b = n.Mtime.append(append(b, `,"mtime":"`...))
+	b = n.Ctime.append(append(b, `","ctime":"`...))
+	b = append(b, '"')
+	number("dev", n.Dev)
+	number("ino", n.Ino)
+	number("nlink", uint64(n.Nlink))
+	number("rdev", n.Rdev)
+	b = append(b, `,"xattrs":null,"digest":`...)
+	if n.Digest == "" {
+		b = append(b, "null"...)
+	} else {
+		b = strconv.AppendQuote(b, string(n.Digest))
+	}
+	return append(b, `,"target_b64":null}`...)
 }
 
 // UnmarshalJSON reads what MarshalJSON writes; an unknown key or a missing kind is refused.

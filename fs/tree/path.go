@@ -153,11 +153,25 @@ type pathJSON struct {
 // MarshalJSON writes {"path":"a/b"}, or {"path_b64":"…"} when the path is not UTF-8.
 func (p Path) MarshalJSON() ([]byte, error) {
 	s := p.String()
+	if isPlain(s) {
+		return append(append(append(make([]byte, 0, len(s)+11), `{"path":"`...), s...), `"}`...), nil
+	}
 	if utf8.ValidString(s) {
 		return json.Marshal(pathJSON{Path: &s})
 	}
 	b := base64.StdEncoding.EncodeToString([]byte(s))
 	return json.Marshal(pathJSON{B64: &b})
+}
+
+// isPlain reports whether s stands in JSON as it is.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c < ' ' || c > '~', c == '"', c == '\\', c == '<', c == '>', c == '&':
+			return false
+		}
+	}
+	return true
 }
 
 // UnmarshalJSON reads what MarshalJSON writes and refuses everything else, so that one path has one

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 func TestParsePathRefusesWhatIsNotAPlainRelativePath(t *testing.T) {
@@ -359,6 +360,40 @@ func TestSameContent(t *testing.T) {
 	} {
 		if got := c.a.SameContent(c.b); got != c.want {
 			t.Errorf("%+v and %+v: got %v, want %v", c.a, c.b, got, c.want)
+		}
+	}
+}
+
+// TestFastJSON compares what is written by hand with what encoding/json writes.
+func TestFastJSON(t *testing.T) {
+	for _, n := range []Node{
+		{Kind: File, Mode: 0o7, UID: 1, GID: 1 << 31, Size: 1 << 40, Mtime: -1, Ctime: 1796074113005124990, Dev: 3, Ino: 1 << 63, Nlink: 2, Digest: DigestBytes(nil)},
+		{Kind: Dir, Mode: 0o7755, Mtime: 1, Ctime: 0},
+		{Kind: Char, Mode: 0o600, Rdev: 259},
+	} {
+		got, err := n.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := json.Marshal(wireNode{&n.Kind, n.Mode, n.UID, n.GID, n.Size, n.Mtime, n.Ctime, n.Dev, n.Ino, n.Nlink, n.Rdev, n.Xattrs, n.Digest, nil})
+		if err != nil || string(got) != string(want) {
+			t.Errorf("got  %s\nwant %s (%v)", got, want, err)
+		}
+	}
+	for c := range 256 {
+		s := "a/" + string([]byte{byte(c)}) + "b"
+		p, err := ParsePath(s)
+		if err != nil || !utf8.ValidString(s) {
+			continue
+		}
+		got, err := p.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s = p.String()
+		want, err := json.Marshal(pathJSON{Path: &s})
+		if err != nil || string(got) != string(want) {
+			t.Errorf("got %s, want %s (%v)", got, want, err)
 		}
 	}
 }

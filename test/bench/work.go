@@ -39,6 +39,7 @@ type workload struct {
 
 var workloads = []workload{
 	{"status", func(w *worker) error { return w.twice("git status", w.tool("git", "status", "--porcelain")) }},
+	{"listed", (*worker).listed},
 	{"find", func(w *worker) error { return w.twice("find", w.tool("find", ".", "-type", "f")) }},
 	{"stat", (*worker).stat},
 	{"rg", (*worker).rg},
@@ -167,6 +168,15 @@ func (w *worker) twice(row string, act func() error) error {
 	slices.SortFunc(again, func(a, b sample) int { return int(a.Took - b.Took) })
 	w.samples = append(w.samples, again[1])
 	return nil
+}
+
+// listed measures the first git status of a tree that somebody listed before: what warming it would
+// bring.
+func (w *worker) listed() error {
+	if err := w.tool("find", ".", "-type", "f")(); err != nil {
+		return err
+	}
+	return w.once("git status listed", w.tool("git", "status", "--porcelain"))
 }
 
 func (w *worker) names(list string) ([]string, error) {

@@ -25,7 +25,7 @@ func TestEveryWorkload(t *testing.T) {
 	c := &comparison{
 		fix: fixture{testenv.User{}.TempDir(t), 50}, rounds: 1, targets: []string{native, viewLoop},
 		loads: slices.DeleteFunc(loadNames(), func(l string) bool { return l == "build" }),
-		took: map[string]map[string][]time.Duration{}, cost: map[string]map[string]uint64{},
+		took:  map[string]map[string][]time.Duration{}, cost: map[string]map[string]uint64{},
 	}
 	if err := c.fix.make(); err != nil {
 		t.Fatal(err)

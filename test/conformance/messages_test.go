@@ -280,6 +280,7 @@ var messageCases = []messageCase{
 		statFile("f")(dir)
 	}, "GETXATTR 1, SETATTR 3"},
 	{"git status", repository, nil, run("git", "status", "--porcelain"), "LOOKUP 44, READDIRPLUS 2, READ 4, GETATTR 2"},
+	{"git status of what was listed", repository, run("find", "."), run("git", "status", "--porcelain"), "LOOKUP 14, READ 4, GETATTR 3"},
 	{"git status again", repository, all(run("git", "status", "--porcelain"), run("git", "status", "--porcelain")), run("git", "status", "--porcelain"), ""},
 	{"git status after reading all", repository, run("sh", "-c", "git status --porcelain && git status --porcelain && cat f*"), run("git", "status", "--porcelain"), "GETATTR 20"},
 }

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"stage/fs/hostfs"
 	"stage/fs/tree"
 	"stage/journal"
 )
@@ -337,5 +338,77 @@ func TestSyncOfAFileSyncsTheLog(t *testing.T) {
 		j.write(j.mustID("d/new"), "2")
 		j.unlink("d/f")
 		synced("syncfs", j.fs.Sync)
+	})
+}
+
+// recover ends the log of a job that is not open, on the given boot.
+func (j *job) recover(boot string) {
+	j.t.Helper()
+	low, err := hostfs.OpenRoot(j.low("."))
+	j.must(err)
+	defer low.Close()
+	up, err := hostfs.OpenRoot(j.up("."))
+	j.must(err)
+	defer up.Close()
+	log, err := os.OpenFile(filepath.Join(j.dir, "log"), os.O_RDWR, 0)
+	j.must(err)
+	j.must(Recover(Config{Lower: low, Upper: up, LogFile: log, Boot: boot}))
+}
+
+// TestRecoverAfterAKillPutsNothingInDoubt: the machine ran on, so all is there that was recorded; a later
+// boot could not know.
+func TestRecoverAfterAKillPutsNothingInDoubt(t *testing.T) {
+	asUsers(t, func(t *testing.T, j *job) {
+		j.boot = "this boot"
+		j.put("d/x", "1")
+		j.open()
+		j.write(j.mustID("d/x"), "changed")
+		j.mkdir("new")
+		j.kill()
+		if s := j.state(); s.Unsure("this boot") || !s.Unsure("another") {
+			t.Errorf("killed: unsure on this boot %v, on another %v", s.Unsure("this boot"), s.Unsure("another"))
+		}
+		j.recover("this boot")
+		s := j.state()
+		if s.Unsure("another") {
+			t.Error("recovered: in doubt on another boot")
+		}
+		j.boot = "another"
+		j.open()
+		j.wantRead("d/x", "changed")
+		if m := j.state().Lookup(path("d/x")); m == nil || m.Lost {
+			t.Errorf("mark: %+v", m)
+		}
+	})
+}
+
+// TestRecoverAfterAPowerLossKeepsTheDoubt: what was in doubt is named, and stays so.
+func TestRecoverAfterAPowerLossKeepsTheDoubt(t *testing.T) {
+	asUsers(t, func(t *testing.T, j *job) {
+		j.boot = "this boot"
+		j.put("d/x", "1")
+		j.put("d/y", "1")
+		j.open()
+		j.write(j.mustID("d/x"), "changed")
+		j.must(j.fs.Sync())
+		j.write(j.mustID("d/y"), "changed")
+		j.must(os.WriteFile(j.up("d/unknown"), nil, 0o600))
+		j.must(os.Mkdir(j.up("strange"), 0o700))
+		j.kill()
+		for range 2 {
+			j.recover("another")
+			s := j.state()
+			if s.Unsure("a third") {
+				t.Error("still in doubt")
+			}
+			for p, lost := range map[string]bool{"d": false, "d/x": false, "d/y": true, "d/unknown": true, "strange": true} {
+				if m := s.Lookup(path(p)); m == nil || m.Lost != lost {
+					t.Errorf("%s: got %+v, want lost %v", p, m, lost)
+				}
+			}
+			if b := s.Bases[path("d/unknown")]; !b.Lost || !s.Lookup(path("strange")).LostTree {
+				t.Errorf("got base %+v", b)
+			}
+		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,6 +31,7 @@ type script struct {
 	rand     *rand.Rand
 	view     map[string]string
 	seen     map[string]map[string]bool // by path, what it ever was; "" for absent
+	left     string                     // an upper kept from before; empty: the Job's own
 	original map[string]bool            // what files of the workspace hold
 	did      []string
 	told     map[bool]int    // changes by whether their base was unknown
@@ -239,6 +241,14 @@ func (s *script) tear() {
 	})
 }
 
+// upper is what the power loss left of the upper.
+func (s *script) upper() string {
+	if s.left != "" {
+		return s.left
+	}
+	return filepath.Join(s.job.Store, "upper")
+}
+
 // reader reads the Job with another log, on another boot.
 func (s *script) reader(log, what string) *staged.Reader {
 	s.t.Helper()
@@ -247,7 +257,7 @@ func (s *script) reader(log, what string) *staged.Reader {
 		s.t.Fatal(err)
 	}
 	low := stagedtest.OpenRoot(s.t, s.job.Lower)
-	up := stagedtest.OpenRoot(s.t, filepath.Join(s.job.Store, "upper"))
+	up := stagedtest.OpenRoot(s.t, s.upper())
 	r, err := staged.Open(staged.Config{
 		Lower: low, Upper: up, Log: bytes.NewReader(text), Boot: "another boot",
 		Rootless: os.Geteuid() != 0, UID: uint32(os.Geteuid()), GID: uint32(os.Getegid()),
@@ -409,7 +419,7 @@ func powerScript(t *testing.T, dir string, seed uint64) *script {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Mkdir(store, 0o755); err != nil {
+	if err := os.MkdirAll(store, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	s := newScript(t, stagedtest.NewJob(t, lower, store), seed)
@@ -424,4 +434,65 @@ func powerScript(t *testing.T, dir string, seed uint64) *script {
 		s.step()
 	}
 	return s
+}
+
+// TestPowerLossBehindTheLog cuts the log of random Jobs at every record, while the upper is as it was some
+// operations before: records were durable, what they are about was not.
+func TestPowerLossBehindTheLog(t *testing.T) {
+	testenv.Need(t, testenv.Root, testenv.Loop, testenv.Tool("mkfs.btrfs"), testenv.Tool("btrfs"))
+	top := btrfs(t)
+	cuts := 0
+	for seed := range *powerSeeds {
+		dir := filepath.Join(top, fmt.Sprint(seed))
+		store := filepath.Join(dir, "store")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		run(t, "btrfs", "subvolume", "create", store)
+		s := powerScript(t, dir, seed)
+		// A snapshot has the inode numbers of the original.
+		left := filepath.Join(dir, "left")
+		run(t, "btrfs", "subvolume", "snapshot", store, left)
+		s.left = filepath.Join(left, "upper")
+		s.synced = len(s.records())
+		for range 2 + s.rand.IntN(10) {
+			s.step()
+		}
+		all := len(s.records())
+		for n := s.synced; n <= all; n++ {
+			cuts++
+			log := filepath.Join(dir, "cut")
+			s.cutLog(n, log)
+			s.judge(log, fmt.Sprintf("seed %d, %d of %d records, the upper as of %d", seed, n, all, s.synced))
+		}
+		s.job.Seal()
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("%d cuts", cuts)
+}
+
+func btrfs(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "mnt")
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, 300<<20), os.Mkdir(at, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "mkfs.btrfs", image)
+	run(t, "mount", "-o", "loop", image, at)
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Errorf("unmount %s: %v", at, err)
+		}
+	})
+	return at
+}
+
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
 }

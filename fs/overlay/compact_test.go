@@ -388,3 +388,34 @@ func TestInodeNumbersSurviveRenameAndReopen(t *testing.T) {
 		}
 	})
 }
+
+// TestFrozenLog reads a change log that an earlier stage wrote. It is never written anew.
+func TestFrozenLog(t *testing.T) {
+	f, err := os.Open("testdata/v1.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s, err := LoadState(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := s.Bases[path("f")].Node
+	moved, dir := s.Lookup(path("f2")), s.Lookup(path("e"))
+	switch {
+	case s.Unsure("another boot") || !s.copies || !s.HasRoot():
+		t.Error("was closed, and tells copies")
+	case base.Kind != tree.File || base.Size != 5 || base.Digest != digest("hello") || string(base.Xattrs["user.x"]) != "y":
+		t.Errorf("base of f: %+v", base)
+	case moved == nil || !moved.Times || moved.Shown != 12 || moved.Link == nil || moved.From == nil || *moved.From != path("f"):
+		t.Errorf("f2: %+v", moved)
+	case dir == nil || dir.Lower == nil || *dir.Lower != path("d") || *dir.Dir != DirID{100, 1700000000000000004}:
+		t.Errorf("e: %+v", dir)
+	case !s.Bases[path("d")].Subtree || s.Bases[path("d")].Time != 1700000000000000003:
+		t.Errorf("base of d: %+v", s.Bases[path("d")])
+	case !s.Lookup(path("new")).Opaque || !s.Root.White["f"] || !s.Root.White["d"]:
+		t.Errorf("root: %+v", s.Root)
+	case !s.Bases[path("l")].Lost || !s.Lookup(path("l")).LostTree || *s.Lookup(path("g")).From != path("h"):
+		t.Errorf("l: %+v", s.Lookup(path("l")))
+	}
+}

@@ -20,6 +20,8 @@ type dirState struct {
 	slot  slot         // O_PATH descriptor of the upper directory
 	watch atomic.Int32 // inotify watch of the lower directory, 0 for none; set under watcher.mu
 
+	acl atomic.Int32 // whether the upper directory hands down an access control list: aclUnknown…
+
 	// explicit: the change log says which lower shows here (OpOpaque or OpLower), so that the
 	// directory may move without another record.
 	explicit bool
@@ -27,8 +29,7 @@ type dirState struct {
 	white    map[string]struct{} // lower names that do not show
 	marked   map[string]markBits // names in the upper of which the change log says something
 
-	acl  atomic.Int32 // whether the upper directory hands down an access control list: aclUnknown…
-	kids int          // names in it that table.names has; guarded by table.mu
+	kids int // names in it that table.names has; guarded by table.mu
 	// absent: names that the kernel was told are not there, although a node or the lower has them;
 	// guarded by table.mu
 	absent    map[string]struct{}

@@ -24,7 +24,9 @@ func id(node uint64) uint64 {
 	return node &^ epochMask
 }
 
-func caller(h *fuse.InHeader) overlay.Caller { return overlay.Caller{UID: h.Uid, GID: h.Gid} }
+func caller(h *fuse.InHeader, umask uint32) overlay.Caller {
+	return overlay.Caller{UID: h.Uid, GID: h.Gid, Umask: umask}
+}
 
 func setAttr(out *fuse.Attr, a *overlay.Attr) {
 	out.Ino, out.Size, out.Blocks = a.Ino, a.Size, a.Blocks
@@ -125,17 +127,17 @@ func (m *mount) Readlink(_ <-chan struct{}, h *fuse.InHeader) ([]byte, fuse.Stat
 
 func (m *mount) Mknod(_ <-chan struct{}, in *fuse.MknodIn, name string, out *fuse.EntryOut) fuse.Status {
 	var e overlay.Entry
-	return m.entry(m.fs.Mknod(caller(&in.InHeader), id(in.NodeId), name, in.Mode, in.Rdev, &e), &e, out)
+	return m.entry(m.fs.Mknod(caller(&in.InHeader, in.Umask), id(in.NodeId), name, in.Mode, in.Rdev, &e), &e, out)
 }
 
 func (m *mount) Mkdir(_ <-chan struct{}, in *fuse.MkdirIn, name string, out *fuse.EntryOut) fuse.Status {
 	var e overlay.Entry
-	return m.entry(m.fs.Mkdir(caller(&in.InHeader), id(in.NodeId), name, in.Mode, &e), &e, out)
+	return m.entry(m.fs.Mkdir(caller(&in.InHeader, in.Umask), id(in.NodeId), name, in.Mode, &e), &e, out)
 }
 
 func (m *mount) Symlink(_ <-chan struct{}, h *fuse.InHeader, target, name string, out *fuse.EntryOut) fuse.Status {
 	var e overlay.Entry
-	return m.entry(m.fs.Symlink(caller(h), id(h.NodeId), name, target, &e), &e, out)
+	return m.entry(m.fs.Symlink(caller(h, 0), id(h.NodeId), name, target, &e), &e, out)
 }
 
 func (m *mount) Link(_ <-chan struct{}, in *fuse.LinkIn, name string, out *fuse.EntryOut) fuse.Status {
@@ -157,13 +159,13 @@ func (m *mount) Rename(_ <-chan struct{}, in *fuse.RenameIn, name, newName strin
 
 func (m *mount) Create(_ <-chan struct{}, in *fuse.CreateIn, name string, out *fuse.CreateOut) fuse.Status {
 	var e overlay.Entry
-	status := m.entry(m.fs.Create(caller(&in.InHeader), id(in.NodeId), name, in.Flags, in.Mode, &e), &e, &out.EntryOut)
+	status := m.entry(m.fs.Create(caller(&in.InHeader, in.Umask), id(in.NodeId), name, in.Flags, in.Mode, &e), &e, &out.EntryOut)
 	return m.opened(status, out)
 }
 
 func (m *mount) Tmpfile(_ <-chan struct{}, in *fuse.CreateIn, out *fuse.CreateOut) fuse.Status {
 	var e overlay.Entry
-	status := m.entry(m.fs.Tmpfile(caller(&in.InHeader), id(in.NodeId), in.Mode, &e), &e, &out.EntryOut)
+	status := m.entry(m.fs.Tmpfile(caller(&in.InHeader, in.Umask), id(in.NodeId), in.Mode, &e), &e, &out.EntryOut)
 	return m.opened(status, out)
 }
 

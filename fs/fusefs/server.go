@@ -137,7 +137,7 @@ func mountSettings(uring, pass bool) *fuse.MountOptions {
 		ExplicitDataCacheControl: true,
 		EnableSymlinkCaching:     true,
 		DisabledCapabilities:     fuse.CAP_ATOMIC_O_TRUNC | fuse.CAP_PASSTHROUGH,
-		ExtraCapabilities:        fuse.CAP_NO_OPENDIR_SUPPORT | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_ASYNC_DIO,
+		ExtraCapabilities:        fuse.CAP_NO_OPENDIR_SUPPORT | fuse.CAP_HANDLE_KILLPRIV_V2 | fuse.CAP_ASYNC_DIO | fuse.CAP_DONT_MASK,
 		Logger:                   log.New(io.Discard, "", 0),
 	}
 	if uring {

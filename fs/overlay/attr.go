@@ -55,9 +55,10 @@ type IDs struct {
 	Groups   []uint32 // supplementary groups
 }
 
-// Caller is who asks for an operation, with the ids that came over the wire.
+// Caller is who asks for an operation, with the ids that came over the wire. What he makes lacks the
+// bits of Umask, but where it inherits an ACL.
 type Caller struct {
-	UID, GID uint32
+	UID, GID, Umask uint32
 }
 
 // owner is who may do what with a node: the permission bits and the two ids.
@@ -92,7 +93,7 @@ func (ids *IDs) real(c Caller) Caller {
 	if !ids.Rootless {
 		return c
 	}
-	return Caller{ids.UID, ids.GID}
+	return Caller{ids.UID, ids.GID, c.Umask}
 }
 
 // foreign reports whether the kernel's check of ownership means nothing for o, because it is shown

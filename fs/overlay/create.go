@@ -66,7 +66,7 @@ func (f *FS) Mkdir(c Caller, parent uint64, name string, mode uint32, e *Entry) 
 
 // Symlink makes a symbolic link; target is kept as it is.
 func (f *FS) Symlink(c Caller, parent uint64, name, target string, e *Entry) error {
-	return f.make(c, parent, name, unix.S_IFLNK|0o777, e, func(up int, name string, _ uint32) (int, error) {
+	return f.make(Caller{UID: c.UID, GID: c.GID}, parent, name, unix.S_IFLNK|0o777, e, func(up int, name string, _ uint32) (int, error) {
 		return -1, unix.Symlinkat(target, up, name)
 	})
 }
@@ -98,6 +98,9 @@ func (f *FS) make(c Caller, parent uint64, name string, mode uint32, e *Entry, a
 		return err
 	}
 	defer f.fds.put(up)
+	if !f.handsDown(p) {
+		mode &^= c.Umask & 0o777
+	}
 	o, plain, err := f.newOwner(c, p, mode)
 	if err != nil {
 		return err
@@ -154,7 +157,13 @@ func (f *FS) makeOwned(p *node, at place, o owner, act maker, st *unix.Stat_t) (
 	if err != nil {
 		return -1, errors.Join(err, done())
 	}
-	if err = f.own(place{dir, tmp}, o, st); err == nil {
+	if f.handsDown(p) {
+		o.mode, err = inheritedMode(place{dir, tmp}, o.mode)
+	}
+	if err == nil {
+		err = f.own(place{dir, tmp}, o, st)
+	}
+	if err == nil {
 		err = unix.Renameat2(dir.fd, tmp, at.d.fd, at.name, unix.RENAME_NOREPLACE)
 	}
 	if err != nil {
@@ -167,6 +176,16 @@ func (f *FS) makeOwned(p *node, at place, o owner, act maker, st *unix.Stat_t) (
 		fd = -1
 	}
 	return fd, err
+}
+
+// inheritedMode returns the mode of a new object at p that was asked for with mode asked, by the access
+// control list it got; what serverMode added is no part of it.
+func inheritedMode(p place, asked uint32) (uint32, error) {
+	var st unix.Stat_t
+	if err := statPlace(p, &st); err != nil {
+		return 0, err
+	}
+	return asked&^0o777 | st.Mode&0o777&(asked|0o077), nil
 }
 
 // nursery returns a directory to make something in that is meant for p, whose upper directory is up: it
@@ -344,7 +363,7 @@ func (f *FS) Tmpfile(c Caller, parent uint64, mode uint32, e *Entry) error {
 	if err := f.mayCreate(p, ".", false); err != nil {
 		return err
 	}
-	o, _, err := f.newOwner(c, p, unix.S_IFREG|mode&0o7777)
+	o, _, err := f.newOwner(c, p, unix.S_IFREG|mode&0o7777&^(c.Umask&0o777))
 	if err != nil {
 		return err
 	}

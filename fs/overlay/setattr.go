@@ -157,7 +157,7 @@ func (f *FS) changeOwner(p place, s *SetAttr) error {
 	if s.Set&(SetUID|SetGID) != 0 || s.Set&KillPriv != 0 {
 		o.mode = killPriv(o.mode)
 	}
-	c := f.ids.real(Caller{s.UID, s.GID})
+	c := f.ids.real(Caller{UID: s.UID, GID: s.GID})
 	if s.Set&SetUID != 0 {
 		o.uid = c.UID
 	}

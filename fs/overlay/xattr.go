@@ -190,7 +190,7 @@ func (f *FS) Listxattr(id uint64, buf []byte) (int, error) {
 	}
 	var list []byte
 	for _, name := range names {
-		if jobMaySee(name) {
+		if jobMaySee(name) && !(f.ids.Rootless && strings.HasPrefix(name, "system.posix_acl_")) { // fuse_no_acl, fs/fuse/acl.c
 			list = append(append(list, name...), 0)
 		}
 	}

@@ -308,4 +308,4 @@ func (w *world) xattrs(path string) {
 	}
 }
 
-var cases = slices.Concat(contentCases, nameCases, attrCases)
+var cases = slices.Concat(contentCases, nameCases, attrCases, againCases)

@@ -73,6 +73,12 @@ func suites() map[string]suite {
 		"posix":    {inside: insidePosix},
 		"cases":    suiteOf(cases),
 		"mounts":   suiteOf(mountCases),
+		"inodes":   {setup: files("f=lower", "d/x=1", "moved=2"), inside: insideInodes},
+		"full":     {setup: fullTree, inside: insideFull},
+		"below":    {setup: files("in/"), inside: insideBelow},
+		"group":    {setup: files("d/f=of the group"), inside: insideGroup},
+		"around":   {setup: files("f=1"), inside: insideAround},
+		"locks":    {setup: files("f=x"), inside: insideLocks},
 		"messages": {setup: setupMessages, inside: insideMessages},
 
 		"coherence":        {inside: insideCoherence},
@@ -261,7 +267,7 @@ func checkLog(t *testing.T, path string) {
 // setup makes DIR/lower and DIR/plain alike, and an empty upper.
 func setup(dir string) error {
 	unix.Umask(0o022)
-	for _, d := range []string{"lower", "plain", "upper", "mnt"} {
+	for _, d := range []string{"lower", "plain", "store", "store/upper", "store/orphans", "mnt"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 			return err
 		}
@@ -320,14 +326,11 @@ func openOverlay(dir string) (*overlay.FS, func() error, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	upper, err := hostfs.OpenRoot(filepath.Join(dir, "upper"))
+	upper, err := hostfs.OpenRoot(filepath.Join(dir, "store/upper"))
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := os.Mkdir(filepath.Join(dir, "orphans"), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, nil, err
-	}
-	orphans, err := hostfs.OpenRoot(filepath.Join(dir, "orphans"))
+	orphans, err := hostfs.OpenRoot(filepath.Join(dir, "store/orphans"))
 	if err != nil {
 		return nil, nil, err
 	}

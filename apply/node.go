@@ -99,7 +99,8 @@ func makeNode(d hostfs.Dir, name string, n tree.Node) error {
 	}
 }
 
-// removeTree removes name and everything below. It opens what is closed to its owner.
+// removeTree removes name and everything below, unless something is mounted there. It opens what is
+// closed to its owner.
 func removeTree(d hostfs.Dir, name string) error {
 	n, err := d.Stat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -123,7 +124,7 @@ func removeTree(d hostfs.Dir, name string) error {
 }
 
 func removeBelow(d hostfs.Dir, name string) error {
-	sub, err := d.OpenDir(name)
+	sub, err := openHere(d, name)
 	if err != nil {
 		return err
 	}
@@ -138,6 +139,16 @@ func removeBelow(d hostfs.Dir, name string) error {
 		}
 	}
 	return nil
+}
+
+// openHere opens a directory unless something is mounted on it: what a tree to be removed or kept has
+// mounted in it belongs to somebody else.
+func openHere(d hostfs.Dir, name string) (hostfs.Dir, error) {
+	p, err := tree.Path{}.Child(name)
+	if err != nil {
+		return nil, err
+	}
+	return d.OpenDirAt(p, true)
 }
 
 // copier copies trees below root; names of one inode stay names of one inode.
@@ -202,7 +213,7 @@ func (c *copier) copyNode(ctx context.Context, src hostfs.Dir, name string, n tr
 }
 
 func (c *copier) copyBelow(ctx context.Context, src hostfs.Dir, name string, to tree.Path) error {
-	sub, err := src.OpenDir(name)
+	sub, err := openHere(src, name)
 	if err != nil {
 		return err
 	}

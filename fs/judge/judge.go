@@ -111,6 +111,9 @@ func (j *Judge) judge(ctx context.Context, c tree.Change) (Finding, error) {
 	if f.Verdict == tree.Clean && c.Subtree {
 		err = j.subtree(ctx, c.Path, c.SubtreeTime, &f)
 	}
+	if err == nil && f.Verdict == tree.Clean && c.Subtree && !j.movedFrom(c.Path) {
+		err = j.unmounted(ctx, c.Path, &f)
+	}
 	return f, err
 }
 
@@ -219,6 +222,33 @@ func (j *Judge) subtree(ctx context.Context, p tree.Path, since tree.Time, f *Fi
 	late, ok, err := Later(ctx, dir, p, since, j.known.Left)
 	if err == nil && ok {
 		f.conflict(fmt.Sprintf("%s changed in the workspace since", quote(late)))
+	}
+	return err
+}
+
+// movedFrom reports whether a directory at or below p is moved as a whole: what is mounted in it goes along.
+func (j *Judge) movedFrom(p tree.Path) bool {
+	for q := range j.origins {
+		if p.Contains(q) {
+			return true
+		}
+	}
+	return false
+}
+
+// unmounted makes f a conflict if something is mounted below directory p, which is to be removed.
+func (j *Judge) unmounted(ctx context.Context, p tree.Path, f *Finding) error {
+	dir, err := j.dir.OpenDirAt(p, false)
+	if errors.Is(err, fs.ErrPermission) {
+		return nil // as in Later
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	at, ok, err := mounted(ctx, dir, p)
+	if err == nil && ok {
+		f.conflict(fmt.Sprintf("something is mounted on %s", quote(at)))
 	}
 	return err
 }

@@ -150,3 +150,49 @@ func laterAt(ctx context.Context, d hostfs.Reader, q tree.Path, since tree.Time,
 	defer sub.Close()
 	return Later(ctx, sub, q, since, skip)
 }
+
+// mounted returns the first directory below directory p of d that something is mounted on.
+func mounted(ctx context.Context, d hostfs.Reader, p tree.Path) (at tree.Path, ok bool, err error) {
+	entries, err := d.ReadDir()
+	if err != nil {
+		return at, false, fmt.Errorf("read directory %q: %w", p, err)
+	}
+	for _, e := range entries {
+		if err := ctx.Err(); err != nil {
+			return at, false, err
+		}
+		if e.Kind != tree.Dir && e.Kind != tree.Absent { // Absent: not told
+			continue
+		}
+		q, err := p.Child(e.Name)
+		if err != nil {
+			return at, false, err
+		}
+		if at, ok, err := mountedAt(ctx, d, q); ok || err != nil {
+			return at, ok, err
+		}
+	}
+	return at, false, nil
+}
+
+func mountedAt(ctx context.Context, d hostfs.Reader, q tree.Path) (at tree.Path, ok bool, err error) {
+	name, err := tree.Path{}.Child(q.Base())
+	if err != nil {
+		return at, false, err
+	}
+	sub, err := d.OpenDirAt(name, true)
+	switch {
+	case errors.Is(err, hostfs.ErrCrossDevice):
+		return q, true, nil
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist):
+		return at, false, nil
+	case err != nil:
+		n, serr := d.Stat(q.Base())
+		if serr == nil && n.Kind != tree.Dir {
+			return at, false, nil
+		}
+		return at, false, fmt.Errorf("open directory %q: %w", q, err)
+	}
+	defer sub.Close()
+	return mounted(ctx, sub, q)
+}

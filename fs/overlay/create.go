@@ -532,5 +532,6 @@ func (f *FS) nameShared(n, p *node, name string, st *unix.Stat_t) {
 	f.tab.mu.Lock()
 	f.shareLocked(n, keyOf(st))
 	f.nameLocked(n, p, name)
+	n.lookups++ // for the entry that answers LINK
 	f.tab.mu.Unlock()
 }

@@ -136,7 +136,14 @@ func (tr *trial) keepScript() {
 	if _, err := f.Write(script); err != nil {
 		tr.t.Error(err)
 	}
-	tr.t.Logf("seed %s; once more: %s=%s go test -run TestReplay/%s ./test/conformance", os.Getenv(seedEnv), scriptEnv, f.Name(), tr.u.Name)
+	if err := f.Chmod(0o644); err != nil { // the user is to read it
+		tr.t.Error(err)
+	}
+	as := "user"
+	if tr.u.IsRoot() {
+		as = "root"
+	}
+	tr.t.Logf("seed %s; once more: %s=%s go test -run TestReplay/%s ./test/conformance", os.Getenv(seedEnv), scriptEnv, f.Name(), as)
 }
 
 func (k kind) tree(i int) string { return k.name + strconv.Itoa(i) }

@@ -69,6 +69,7 @@ type Server struct {
 	dev       *os.File
 	fs        *overlay.FS
 	proto     *fuse.ProtocolServer
+	mount     *mount    // nil where something stands around it
 	transport Transport // asked for
 	around    func(fuse.RawFileSystem) fuse.RawFileSystem
 	readers   int
@@ -201,12 +202,15 @@ func (s *Server) establish(b *buffers) (readers int, ok bool) {
 		s.fail(fmt.Errorf("io_uring: %w", why))
 		return 0, false
 	}
-	var m fuse.RawFileSystem = &mount{RawFileSystem: fuse.NewDefaultRawFileSystem(), fs: s.fs, pass: s.pass}
+	own := &mount{RawFileSystem: fuse.NewDefaultRawFileSystem(), fs: s.fs, pass: s.pass}
+	var m fuse.RawFileSystem = own
 	if s.around != nil {
 		m = s.around(m)
+	} else {
+		s.mount = own
 	}
 	s.proto = fuse.NewProtocolServer(m, mountSettings(u != nil, s.pass != nil))
-	reply := s.handle(b.turn, [][]byte{b.in[:n]}, [][]byte{b.out})
+	reply := b.answer(s, n)
 	caps := s.note(b.out[:reply], u, why)
 	if !s.write(b.out[:reply]) || !s.passable(caps) {
 		if u != nil {
@@ -277,7 +281,7 @@ func (s *Server) serveWith(b *buffers, extra bool) {
 		if s.idle.Load() == 0 && s.slow(b.in[:inHeader], b.in[inHeader:]) && s.loops.Load() < int32(s.readers+maxExtra) {
 			s.start(s.serveExtra)
 		}
-		if reply := s.handle(b.turn, [][]byte{b.in[:n]}, [][]byte{b.out}); reply > 0 && !s.write(b.out[:reply]) {
+		if reply := b.answer(s, n); reply > 0 && !s.write(b.out[:reply]) {
 			return
 		}
 		if extra && s.idle.Load() > 0 {
@@ -316,8 +320,21 @@ func (s *Server) slow(header, arg []byte) bool {
 
 // buffers hold a request and a reply of the loop whose turn it is.
 type buffers struct {
-	in, out []byte
-	turn    *turn
+	in, out   []byte
+	ins, outs [1][]byte // the request in in, and out, as handle takes them
+	turn      *turn
+}
+
+func makeBuffers(t *turn) *buffers {
+	b := &buffers{in: make([]byte, bufSize), out: make([]byte, bufSize), turn: t}
+	b.outs[0] = b.out
+	return b
+}
+
+// answer handles the request in the first n bytes.
+func (b *buffers) answer(s *Server, n int) int {
+	b.ins[0] = b.in[:n]
+	return s.handle(b.turn, b.ins[:], b.outs[:])
 }
 
 // newBuffers returns buffers for the loop that calls it, those of one that ended if there are: loops come
@@ -332,7 +349,7 @@ func (s *Server) newBuffers() *buffers {
 		b.turn = t
 		return b
 	}
-	return &buffers{in: make([]byte, bufSize), out: make([]byte, bufSize), turn: t}
+	return makeBuffers(t)
 }
 
 func (s *Server) giveBack(b *buffers) {
@@ -372,6 +389,11 @@ func (s *Server) handle(t *turn, in, out [][]byte) int {
 	s.received.count(binary.NativeEndian.Uint32(in[0][inOpcode:]))
 	if binary.NativeEndian.Uint64(in[0][inNode:]) == overlay.RootID {
 		binary.NativeEndian.PutUint64(in[0][inNode:], rootAlias)
+	}
+	if h, ok := hotOf(in, out); ok && s.mount != nil {
+		if size, ok := h.answer(s.mount, out[0]); ok {
+			return size
+		}
 	}
 	size, status := s.proto.HandleRequest(in, out)
 	if status.Ok() {

@@ -257,7 +257,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-func eventsOnly(t *testing.T, dir string, on func(overlay.Event)) *overlay.FS {
+func eventsOnly(t testing.TB, dir string, on func(overlay.Event)) *overlay.FS {
 	t.Helper()
 	root, err := hostfs.OpenRoot(dir)
 	if err != nil {

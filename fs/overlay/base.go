@@ -109,7 +109,7 @@ func (f *FS) lowerNode(p *node, name string) (tree.Node, error) {
 // digest.
 func nodeAt(dirfd int, name string) (tree.Node, error) {
 	var st unix.Stat_t
-	if err := unix.Fstatat(dirfd, name, &st, statFlags|unix.AT_EMPTY_PATH); err != nil {
+	if err := fstatat(dirfd, name, &st, statFlags|unix.AT_EMPTY_PATH); err != nil {
 		return tree.Node{}, err
 	}
 	n := nodeOf(&st, owner{st.Mode, st.Uid, st.Gid})

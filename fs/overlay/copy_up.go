@@ -331,7 +331,7 @@ func (f *FS) keepMtime(p *node, change func(up int) error) error {
 	}
 	defer f.fds.put(d)
 	var st unix.Stat_t
-	if err := unix.Fstatat(d.fd, "", &st, unix.AT_EMPTY_PATH); err != nil {
+	if err := fstatat(d.fd, "", &st, unix.AT_EMPTY_PATH); err != nil {
 		return err
 	}
 	if err := change(d.fd); err != nil {

@@ -17,9 +17,10 @@ const (
 // cost no message), so descriptors belong to inodes and go when others are needed more.
 type fdCache struct {
 	mu   sync.Mutex
-	max  int        // guarded by mu, like all below
-	n    int        // descriptors in the list
-	head descriptor // ring: head.next is the most recently used
+	max  int         // guarded by mu, like all below
+	n    int         // descriptors in the list
+	head descriptor  // ring: head.next is the most recently used
+	free *descriptor // to be used again, by next
 }
 
 // descriptor is one open descriptor in a slot. It is closed when it is out of the cache and nobody
@@ -71,7 +72,8 @@ func (c *fdCache) add(s *slot, fd int) *descriptor {
 		s.d.refs++
 		return s.d
 	}
-	d := &descriptor{fd: fd, slot: s, refs: 1}
+	d := c.newLocked()
+	d.fd, d.slot, d.refs = fd, s, 1
 	s.d = d
 	c.pushLocked(d)
 	c.n++
@@ -88,7 +90,7 @@ func (c *fdCache) put(d *descriptor) {
 	defer c.mu.Unlock()
 	d.refs--
 	if d.refs == 0 && d.slot == nil {
-		closeFD(d.fd)
+		c.closeLocked(d)
 	}
 }
 
@@ -114,8 +116,25 @@ func (c *fdCache) evictLocked(d *descriptor) {
 	d.slot.d, d.slot = nil, nil
 	c.n--
 	if d.refs == 0 {
-		closeFD(d.fd)
+		c.closeLocked(d)
 	}
+}
+
+// newLocked returns a descriptor to be filled. Most files are read once: they share the memory.
+func (c *fdCache) newLocked() *descriptor {
+	d := c.free
+	if d == nil {
+		return &descriptor{}
+	}
+	c.free, d.next = d.next, nil
+	return d
+}
+
+// closeLocked closes d, which nobody uses and no slot has.
+func (c *fdCache) closeLocked(d *descriptor) {
+	closeFD(d.fd)
+	*d = descriptor{fd: -1, next: c.free}
+	c.free = d
 }
 
 // shrinkLocked evicts the least recently used descriptors until at most keep are left. Those in
@@ -156,7 +175,7 @@ func (c *fdCache) reopen(fd, flags int) (int, error) {
 // tries once more.
 func (c *fdCache) open(dirfd int, name string, flags int, mode uint32) (int, error) {
 	for again := true; ; again = false {
-		fd, err := unix.Openat(dirfd, name, flags|unix.O_CLOEXEC, mode)
+		fd, err := openat(dirfd, name, flags|unix.O_CLOEXEC, mode)
 		switch {
 		case err == unix.EINTR:
 			again = true

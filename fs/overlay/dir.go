@@ -231,7 +231,7 @@ func (f *FS) statUpper(p *node, name string, st *unix.Stat_t) error {
 		return err
 	}
 	defer f.fds.put(d)
-	return unix.Fstatat(d.fd, name, st, statFlags)
+	return fstatat(d.fd, name, st, statFlags)
 }
 
 // statLower finds name in the lower directory that shows in p, unless it is white.
@@ -244,7 +244,7 @@ func (f *FS) statLower(p *node, name string, st *unix.Stat_t) error {
 		return absent(err)
 	}
 	defer f.fds.put(d)
-	return absent(unix.Fstatat(d.fd, name, st, statFlags))
+	return absent(fstatat(d.fd, name, st, statFlags))
 }
 
 // absent turns what says that a lower directory is not there any more into ENOENT: the host may
@@ -322,9 +322,9 @@ func (f *FS) stat(n *node, st *unix.Stat_t) error {
 	}
 	defer f.leave(p)
 	if p.name == "" {
-		return unix.Fstatat(p.d.fd, "", st, unix.AT_EMPTY_PATH)
+		return fstatat(p.d.fd, "", st, unix.AT_EMPTY_PATH)
 	}
-	return unix.Fstatat(p.d.fd, p.name, st, statFlags)
+	return fstatat(p.d.fd, p.name, st, statFlags)
 }
 
 // checkName refuses what cannot be a name in a directory.

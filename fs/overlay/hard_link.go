@@ -342,7 +342,7 @@ func (f *FS) walkLinks(l *lowerDir, at tree.Path) error {
 
 func (f *FS) walkLink(l *lowerDir, dirfd int, name string, path tree.Path) error {
 	var st unix.Stat_t
-	if err := absent(unix.Fstatat(dirfd, name, &st, statFlags)); err != nil {
+	if err := absent(fstatat(dirfd, name, &st, statFlags)); err != nil {
 		if err == unix.ENOENT {
 			return nil
 		}

@@ -176,7 +176,7 @@ func (f *FS) statUpperPath(p tree.Path, st *unix.Stat_t) error {
 		return err
 	}
 	defer closeFD(fd)
-	return unix.Fstatat(fd, p.Base(), st, statFlags)
+	return fstatat(fd, p.Base(), st, statFlags)
 }
 
 // loadDir reads the upper directory of n and the marks of what lies in it. A mark of a name that is
@@ -224,7 +224,7 @@ func (f *FS) dropStale(n *node, m *Mark) error {
 
 func (f *FS) loadName(p *node, up int, name string, m *Mark) error {
 	var st unix.Stat_t
-	if err := unix.Fstatat(up, name, &st, statFlags); err != nil {
+	if err := fstatat(up, name, &st, statFlags); err != nil {
 		return err
 	}
 	if err := f.loadAttr(up, name, &st); err != nil {

@@ -2,7 +2,9 @@ package overlay
 
 import (
 	"errors"
+	"strings"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,6 +27,27 @@ func (f *FS) Lookup(parent uint64, name string, e *Entry) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lookup(p, name, e, true)
+}
+
+// NameIn returns name in directory parent as a string: where a node is known by it that node's own, so
+// that to look a name up again needs no memory.
+func (f *FS) NameIn(parent uint64, name []byte) string {
+	p, err := f.dirNode(parent)
+	if err != nil {
+		return string(name)
+	}
+	return f.ownName(p, unsafe.String(unsafe.SliceData(name), len(name))) // which does not keep it
+}
+
+// ownName returns a string like name that is part of nothing larger: a node may keep it.
+func (f *FS) ownName(p *node, name string) string {
+	f.tab.mu.Lock()
+	defer f.tab.mu.Unlock()
+	n := f.tab.kidLocked(p, name)
+	if n != nil && n.parent == p && n.name == name {
+		return n.name
+	}
+	return strings.Clone(name)
 }
 
 // errExclusive says that a lookup has to be made with FS.mu held exclusively.

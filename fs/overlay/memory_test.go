@@ -60,7 +60,9 @@ func manyFiles(t testing.TB, dirs, each int) *FS {
 func walkAll(t testing.TB, f *FS, id uint64, visit func(id uint64)) {
 	t.Helper()
 	var dirs []uint64
+	var end uint64
 	err := f.Readdir(id, 0, true, func(d *DirEntry) bool {
+		end = d.Off
 		if d.Entry == nil {
 			return true
 		}
@@ -70,6 +72,9 @@ func walkAll(t testing.TB, f *FS, id uint64, visit func(id uint64)) {
 		}
 		return true
 	})
+	if err == nil { // the kernel asks until there is nothing more
+		err = f.Readdir(id, end, true, func(*DirEntry) bool { return true })
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

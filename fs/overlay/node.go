@@ -4,7 +4,6 @@ import (
 	"math"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -177,9 +176,6 @@ func (f *FS) adopt(p *node, name string, upper bool, st *unix.Stat_t, excl bool)
 		if n != nil && n.parent == nil && !excl {
 			return nil
 		}
-	}
-	if n != old || n == nil {
-		name = strings.Clone(name) // the caller's is part of something larger, or of a buffer
 	}
 	if n == nil {
 		n = &node{kind: st.Mode & unix.S_IFMT, ino: f.inoLocked(upper, st)}

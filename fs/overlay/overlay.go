@@ -140,6 +140,7 @@ type FS struct {
 	nextCompact uint64     // how many records make compact worth while; set by Open, then by syncLog alone
 
 	dirents sync.Pool // of *[1<<15]byte, to read directories into
+	listed  sync.Pool // of *listed
 
 	watches *watcher
 	pending *pending // what the kernel is to forget
@@ -157,6 +158,7 @@ func Open(cfg Config) (*FS, error) {
 		cfg: cfg, ids: cfg.IDs, rules: cfg.Rules,
 		fds:     newFDCache(),
 		dirents: sync.Pool{New: func() any { return new([1 << 15]byte) }},
+		listed:  sync.Pool{New: func() any { return new(listed) }},
 		bases:   NewState(),
 		fresh:   map[uint64]struct{}{},
 		groups:  map[inodeKey]*linkGroup{},

@@ -32,8 +32,11 @@ func (f *FS) Readdir(id, off uint64, plus bool, emit func(*DirEntry) bool) error
 	if err != nil {
 		return err
 	}
+	r := f.listed.Get().(*listed)
+	defer f.listed.Put(r)
 	for ; off < firstOffset; off++ {
-		if !emit(f.dotEntry(n, off)) {
+		r.dot(n, off)
+		if !emit(&r.d) {
 			return nil
 		}
 	}
@@ -42,16 +45,14 @@ func (f *FS) Readdir(id, off uint64, plus bool, emit func(*DirEntry) bool) error
 		f.dropListing(n)
 		return nil
 	}
-	var e Entry
-	d := DirEntry{}
 	for i := first; i < len(list.items); i++ {
-		if !f.listEntry(n, list, i, &d, &e) {
+		if !f.listEntry(n, list, i, &r.d, &r.e) {
 			continue
 		}
-		d.Off = list.items[i].end
-		more := emit(&d)
-		if d.Entry != nil && !(plus && more) {
-			f.takeBack(d.Entry.ID)
+		r.d.Off = list.items[i].end
+		more := emit(&r.d)
+		if r.d.Entry != nil && !(plus && more) {
+			f.takeBack(r.d.Entry.ID)
 		}
 		if !more {
 			return nil
@@ -60,21 +61,28 @@ func (f *FS) Readdir(id, off uint64, plus bool, emit func(*DirEntry) bool) error
 	return nil
 }
 
-// dotEntry returns "." or "..".
-func (f *FS) dotEntry(n *node, off uint64) *DirEntry {
+// listed is the memory of an entry while it is emitted.
+type listed struct {
+	d DirEntry
+	e Entry
+}
+
+// dot makes d "." or "..".
+func (r *listed) dot(n *node, off uint64) {
+	r.d = DirEntry{Name: ".", Ino: n.ino, Mode: unix.S_IFDIR, Off: off + 1}
 	if off == 0 {
-		return &DirEntry{Name: ".", Ino: n.ino, Mode: unix.S_IFDIR, Off: 1}
+		return
 	}
+	r.d.Name = ".."
 	if n.parent != nil {
-		n = n.parent
+		r.d.Ino = n.parent.ino
 	}
-	return &DirEntry{Name: "..", Ino: n.ino, Mode: unix.S_IFDIR, Off: 2}
 }
 
 // listEntry makes d the entry of item i of p's listing. It reports false when the name is not there
 // any more, or does not show.
 func (f *FS) listEntry(p *node, l *listing, i int, d *DirEntry, e *Entry) bool {
-	name := l.name(i)
+	name := f.ownName(p, l.name(i))
 	if !p.dir.hasUpper(name) && p.dir.isWhite(name) {
 		return false
 	}

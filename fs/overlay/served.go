@@ -2,7 +2,6 @@ package overlay
 
 import (
 	"errors"
-	"strings"
 	"unique"
 
 	"golang.org/x/sys/unix"
@@ -146,7 +145,7 @@ func (d *dirState) noteAbsent(name string) {
 	if d.absent == nil {
 		d.absent = map[string]struct{}{}
 	}
-	d.absent[strings.Clone(name)] = struct{}{}
+	d.absent[name] = struct{}{}
 	d.anyAbsent.Store(true)
 }
 

@@ -208,9 +208,9 @@ func (f *FS) noteTimes(n *node) error {
 
 func statPlace(p place, st *unix.Stat_t) error {
 	if p.name == "" {
-		return unix.Fstatat(p.d.fd, "", st, unix.AT_EMPTY_PATH)
+		return fstatat(p.d.fd, "", st, unix.AT_EMPTY_PATH)
 	}
-	return unix.Fstatat(p.d.fd, p.name, st, statFlags)
+	return fstatat(p.d.fd, p.name, st, statFlags)
 }
 
 func chownPlace(p place, uid, gid int) error {

@@ -12,7 +12,7 @@ set -eu
 
 codex_version=0.171.0
 build="gcc libc6-dev pkg-config libseccomp-dev git ca-certificates"
-test="acl attr btrfs-progs bubblewrap curl e2fsprogs file iproute2 make patch procps python3 rsync sqlite3 strace tar util-linux xfsprogs"
+test="acl attr btrfs-progs bubblewrap curl e2fsprogs file fio iproute2 make patch procps python3 rsync sqlite3 strace stress-ng tar util-linux xfsprogs"
 bench="bubblewrap fuse-overlayfs git ripgrep sqlite3"
 
 say() { echo "deps: $*" >&2; }

@@ -79,6 +79,9 @@ func suites() map[string]suite {
 		"group":    {setup: files("d/f=of the group"), inside: insideGroup},
 		"around":   {setup: files("f=1"), inside: insideAround},
 		"locks":    {setup: files("f=x"), inside: insideLocks},
+		"stress":   {inside: insideStress},
+		"fio":      {inside: insideFio},
+		"killed":   {setup: killedTree, inside: insideKilled},
 		"messages": {setup: setupMessages, inside: insideMessages},
 
 		"coherence":        {inside: insideCoherence},

@@ -191,11 +191,10 @@ func inheritedMode(p place, asked uint32) (uint32, error) {
 // nursery returns a directory to make something in that is meant for p, whose upper directory is up: it
 // hands down the same access control list. done must be called.
 func (f *FS) nursery(p *node, up *descriptor) (dir *descriptor, done func() error, err error) {
-	done = func() error { return nil }
-	acl, err := xattrAt(up.fd, "").value(aclDefault)
-	if err == unix.ENODATA || err == unix.EOPNOTSUPP {
-		return f.orphanTop, done, nil
+	if !f.handsDown(p) {
+		return f.orphanTop, func() error { return nil }, nil
 	}
+	acl, err := xattrAt(up.fd, "").value(aclDefault)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -84,10 +84,10 @@ func (l *losses) below(dir hostfs.Reader, m *Mark, p tree.Path, low *tree.Path) 
 		}
 		at := low
 		switch {
+		case c.Lower != nil: // says more than that what was there is gone
+			at = c.Lower
 		case c.Opaque || m.White[e.Name]:
 			at = nil
-		case c.Lower != nil:
-			at = c.Lower
 		case low != nil:
 			sub, err := low.Child(e.Name)
 			if err != nil {

@@ -289,11 +289,11 @@ func (s *script) sure(r *staged.Reader, c tree.Change) error {
 	if err != nil {
 		return err
 	}
-	if c.UnknownBase != (v.Verdict == tree.UnknownBase) {
-		return fmt.Errorf("%q: unknown base %v, verdict %v", c.Path, c.UnknownBase, v.Verdict)
+	if v.Verdict == tree.UnknownBase { // of a moved directory it may be that of where it came from
+		return nil
 	}
 	if c.UnknownBase {
-		return nil
+		return fmt.Errorf("%q: unknown base, verdict %v", c.Path, v.Verdict)
 	}
 	if c.RenameFrom == nil {
 		now, err := r.StatBase(c.Path)
@@ -381,7 +381,10 @@ func TestPowerLoss(t *testing.T) {
 		u.Become(t)
 		unix.Umask(0o022)
 		cuts, told := 0, map[bool]int{}
-		for seed := range *powerSeeds {
+		for seed := range *powerSeeds + 1 {
+			if seed == *powerSeeds {
+				seed = 98 // a copy in a directory moved to where another one was moved away from
+			}
 			s := powerScript(t, filepath.Join(top, fmt.Sprint(seed)), seed)
 			all := len(s.records())
 			s.tear()

@@ -198,8 +198,8 @@ func (t *task) profile() (stop func(), err error) {
 }
 
 func (t *task) openOverlay() (*overlay.FS, func() error, error) {
-	var dirs [4]hostfs.Dir
-	for i, name := range []string{filepath.Join(t.Fixture, "tree"), filepath.Join(t.Scratch, "upper"), filepath.Join(t.Scratch, "pre"), filepath.Join(t.Scratch, "orphans")} {
+	var dirs [5]hostfs.Dir
+	for i, name := range []string{filepath.Join(t.Fixture, "tree"), filepath.Join(t.Scratch, "upper"), filepath.Join(t.Scratch, "pre"), filepath.Join(t.Scratch, "orphans"), t.Scratch} {
 		var err error
 		if dirs[i], err = hostfs.OpenRoot(name); err != nil {
 			return nil, nil, err
@@ -218,7 +218,7 @@ func (t *task) openOverlay() (*overlay.FS, func() error, error) {
 		ids.Groups = append(ids.Groups, uint32(g))
 	}
 	ov, err := overlay.Open(overlay.Config{
-		Lower: dirs[0], Upper: dirs[1], Preimages: dirs[2], Orphans: dirs[3], LogFile: log, IDs: ids,
+		Lower: dirs[0], Upper: dirs[1], Preimages: dirs[2], Orphans: dirs[3], LogFile: log, LogDir: dirs[4], LogName: "log", IDs: ids,
 		OnEvent: func(e overlay.Event) { fmt.Fprintf(os.Stderr, "event %d %q: %v\n", e.Kind, e.Path, e.Err) },
 	})
 	return ov, func() error {

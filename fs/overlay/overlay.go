@@ -300,7 +300,7 @@ func (f *FS) Sync() error {
 	fresh := f.fresh
 	f.fresh = map[uint64]struct{}{}
 	f.mu.Unlock()
-	if err != nil {
+	if err != nil || n == 0 { // without a record nothing is in the upper: syncfs(2) would wait for what others write
 		return err
 	}
 	if err := f.syncBoth(); err != nil {

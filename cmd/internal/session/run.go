@@ -197,17 +197,26 @@ func (s *run) install(ctx context.Context) error {
 		return err
 	}
 	s.Trace.Mark("roots served")
+	running := s.markRunning()
 	if s.evidence.installed, err = s.jail.Start(ctx); err != nil {
-		return err
+		return errors.Join(err, <-running)
 	}
 	s.Trace.Mark("jail started")
 	listeners := s.jail.Listeners()
 	s.network = startNetwork(s.a, listeners)
 	s.addEvidence(listeners)
 	if err := s.evidence.checkRequired(); err != nil {
-		return err
+		return errors.Join(err, <-running)
 	}
-	return s.job.UpdateRun(func(r *bundle.Run) { r.State = bundle.Running })
+	return <-running
+}
+
+// markRunning writes that the Job runs, while the jail starts: whoever finds the Job after a crash in between does
+// the same for both states.
+func (s *run) markRunning() <-chan error {
+	written := make(chan error, 1)
+	go func() { written <- s.job.UpdateRun(func(r *bundle.Run) { r.State = bundle.Running }) }()
+	return written
 }
 
 // prepare writes the plan while the jail is being prepared: neither needs the other.

@@ -89,6 +89,9 @@ type Config struct {
 
 	WorkDir string // empty directory of the Job; a mount point of the holder's, never written on the host
 
+	// Holder is one that was launched before; nil: Prepare launches one.
+	Holder *Launched `json:"-"`
+
 	// Stuck is asked once in a while, by one goroutine, for how many times in a row a request to a view was found
 	// without progress. It must not wait for anything. nil: never.
 	Stuck func() int `json:"-"`

@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -17,11 +17,11 @@ import (
 	"stage/jail/enter"
 )
 
-// Descriptors the holder is started with, after enter.ControlFD.
-const (
-	holderOrderFD = 4
-	holderShimFD  = 5 // the shim's end of its control socket, then the command's three streams
-)
+// holderFiles is how many descriptors come with kindHold.
+const holderFiles = 5
+
+// errUnused ends a holder whose supervisor went before it said what to hold.
+var errUnused = errors.New("nothing to hold")
 
 // holder is the process that keeps the mounts of a jail and starts its container. It never touches a view: a
 // request that nobody answers would stop it for good.
@@ -46,7 +46,11 @@ func runHolder() int {
 		return 1
 	}
 	h := &holder{control: control, umask: uint32(unix.Umask(0)), started: make(chan *os.File, 1)}
-	if err := h.run(); err != nil {
+	err = h.run()
+	if errors.Is(err, errUnused) {
+		return 0
+	}
+	if err != nil {
 		_ = control.send(message{Error: err.Error()})
 		return 1
 	}
@@ -82,17 +86,23 @@ func (h *holder) run() error {
 
 // adopt takes over what the supervisor handed down.
 func (h *holder) adopt() error {
-	f := os.NewFile(holderOrderFD, "jail order")
-	o, err := readOrder(f)
+	_, files, err := h.control.expect(kindHold)
+	if errors.Is(err, io.EOF) {
+		return errUnused
+	}
+	if err != nil {
+		return err
+	}
+	if len(files) != holderFiles {
+		return fmt.Errorf("%d descriptors from the supervisor, want %d", len(files), holderFiles)
+	}
+	o, err := readOrder(files[0])
 	if err != nil {
 		return err
 	}
 	h.order = o
+	h.shimFiles = append([]*os.File{files[1], files[0]}, files[2:]...) // as runShim takes them
 	h.trace = newTracer("holder", o.Trace)
-	h.shimFiles = []*os.File{os.NewFile(holderShimFD, "shim control"), f}
-	for i := 1; i <= 3; i++ {
-		h.shimFiles = append(h.shimFiles, os.NewFile(uintptr(holderShimFD+i), "stream "+strconv.Itoa(i-1)))
-	}
 	return nil
 }
 

@@ -58,7 +58,7 @@ func TestConfigSurvivesTheWire(t *testing.T) {
 	if got := w.config(); !reflect.DeepEqual(got, c) {
 		t.Errorf("got %+v\nwant %+v", got, c)
 	}
-	if n := reflect.TypeFor[Config]().NumField() - 5; n != reflect.TypeFor[wireConfig]().NumField() {
+	if n := reflect.TypeFor[Config]().NumField() - 6; n != reflect.TypeFor[wireConfig]().NumField() {
 		t.Errorf("the wire carries %d fields of %d", reflect.TypeFor[wireConfig]().NumField(), n)
 	}
 }

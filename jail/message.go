@@ -30,6 +30,7 @@ type kind string
 
 const (
 	// supervisor → holder
+	kindHold  kind = "hold"  // descriptors: order, the shim's end of its socket, the command's three streams
 	kindAbort kind = "abort" // answer all waiting requests of the views with an error
 	kindBeat  kind = "beat"  // the supervisor lives
 	kindPause kind = "pause" // it does not answer until its next beat

@@ -12,14 +12,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
-
-	"stage/jail/enter"
 )
 
 // check refuses what cannot work, before anything is started.
@@ -101,8 +98,17 @@ func startChild(cmd *exec.Cmd) (*child, error) {
 	return c, <-started
 }
 
-// spawn starts the holder with everything it will need.
+// spawn starts the holder, unless it was launched before, and gives it everything it will need.
 func (j *Jail) spawn() (err error) {
+	l := j.cfg.Holder
+	if l == nil {
+		if l, err = Launch(j.cfg.Exe, j.cfg.Mode, j.cfg.UID, j.cfg.GID); err != nil {
+			return fmt.Errorf("prepare jail: %w", err)
+		}
+	}
+	if err := l.takeOver(j); err != nil {
+		return err
+	}
 	host, err := j.hostFacts()
 	if err != nil {
 		return fmt.Errorf("prepare jail: %w", err)
@@ -127,30 +133,15 @@ func (j *Jail) spawn() (err error) {
 		return fmt.Errorf("prepare jail: %w", err)
 	}
 	defer orderFile.Close()
-	var holderEnd, shimEnd *os.File
-	if j.control, holderEnd, err = socketPair(); err != nil {
-		return fmt.Errorf("prepare jail: %w", err)
-	}
-	defer holderEnd.Close()
+	var shimEnd *os.File
 	if j.shim, shimEnd, err = socketPair(); err != nil {
 		return fmt.Errorf("prepare jail: %w", err)
 	}
 	defer shimEnd.Close()
-	role := enter.Role{Name: enter.Holder, Rootless: j.cfg.Mode == Rootless, UID: j.cfg.UID, GID: j.cfg.GID}
-	cmd := &exec.Cmd{
-		Path:        j.cfg.Exe,
-		Args:        []string{"stage-holder"},
-		Env:         []string{role.Environ()},
-		Dir:         "/",
-		ExtraFiles:  append([]*os.File{holderEnd, orderFile, shimEnd}, j.streams.files[:]...),
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true}, // ^C of the caller's terminal must not reach it
+	files := append([]*os.File{orderFile, shimEnd}, j.streams.files[:]...)
+	if err := j.control.send(message{Kind: kindHold}, files...); err != nil {
+		return errors.Join(fmt.Errorf("prepare jail: %w", err), j.whyGone(j.control))
 	}
-	j.step("holder starts")
-	holder, err := startChild(cmd)
-	if err != nil {
-		return fmt.Errorf("start holder: %w", err)
-	}
-	j.holder = holder
 	return nil
 }
 

@@ -98,6 +98,8 @@ func (c *command) run(cmd *cobra.Command, f *runFlags) (err error) {
 	}
 	trace := session.NewTrace()
 	defer func() { err = errors.Join(err, trace.Write(c.err.W)) }()
+	holder := session.LaunchHolder()
+	defer func() { err = errors.Join(err, holder.Close()) }()
 	a, err := session.Admit(f.options)
 	if err != nil {
 		return err
@@ -125,7 +127,7 @@ func (c *command) run(cmd *cobra.Command, f *runFlags) (err error) {
 	trace.Mark("earlier jobs settled")
 	fmt.Fprintf(c.err.W, "stage: job %s\n", job.ID())
 	r := c.runner(s, f)
-	r.Trace = trace
+	r.Trace, r.Holder = trace, holder
 	res, err := r.Run(cmd.Context(), a, job)
 	if res == nil {
 		return err

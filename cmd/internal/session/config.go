@@ -29,7 +29,7 @@ func (s *run) jailConfig() (jail.Config, error) {
 		Argv: s.a.Options.Argv, Env: append(s.a.Env, "STAGE_JOB="+string(s.job.ID())), Cwd: s.a.Cwd,
 		Stdin: s.stdin(), Stdout: s.Streams.Out, Stderr: s.Streams.Err, TTY: s.Streams.TTY,
 		Nofile: s.a.Plan.Nofile.Max, NofileSet: s.a.Plan.Nofile.Set,
-		WorkDir: s.job.Work(), OnStep: s.Trace.onStep(), Stuck: s.watches.stuck,
+		WorkDir: s.job.Work(), OnStep: s.Trace.onStep(), Holder: s.Holder, Stuck: s.watches.stuck,
 	}
 	for _, root := range s.job.Run().Roots {
 		if root.Kind == bundle.RootStaged {
@@ -49,6 +49,16 @@ func (s *run) stdin() *os.File {
 		return nil
 	}
 	return s.Streams.In
+}
+
+// LaunchHolder starts a Job's holder while the run is being admitted. It returns nil where that fails: who needs the
+// holder tries again, and says why.
+func LaunchHolder() *jail.Launched {
+	l, err := jail.Launch("/proc/self/exe", jailMode(), uint32(os.Getuid()), uint32(os.Getgid()))
+	if err != nil {
+		return nil
+	}
+	return l
 }
 
 func jailMode() jail.Mode {

@@ -46,6 +46,7 @@ type Runner struct {
 	Streams Streams
 	Signals <-chan os.Signal // forwarded to the command
 	Trace   *Trace           // nil: not wanted
+	Holder  *jail.Launched   // nil: one is started when it is needed
 }
 
 // Result is what a run left.

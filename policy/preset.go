@@ -76,22 +76,21 @@ type Presets struct {
 func LoadPresets() (Presets, error) { return loadPresets(executorsText) }
 
 func loadPresets(text string) (Presets, error) {
-	root, err := decode(executorsFile, []byte(text))
+	t, err := decodePresetFile(text)
 	if err != nil {
 		return Presets{}, err
 	}
 	p := parser{layer: Executor, file: executorsFile, lines: indexLines(text)}
-	if err := p.version(root); err != nil {
+	if err := p.version(map[string]any{"version": t.Version}); err != nil {
 		return Presets{}, err
 	}
-	executor, ok := root["executor"].(map[string]any)
-	if !ok {
+	if t.Executor == nil {
 		return Presets{}, p.source("").errorf("write [executor.file_reads]", "no executor table")
 	}
-	if err := p.sections("executor", executor); err != nil {
+	if err := p.sections("executor", t.Executor); err != nil {
 		return Presets{}, err
 	}
-	byName, err := decodePresets(text)
+	byName, err := t.presets()
 	if err != nil {
 		return Presets{}, err
 	}
@@ -99,14 +98,16 @@ func loadPresets(text string) (Presets, error) {
 	return Presets{layer, byName}, nil
 }
 
-// decodePresets reads the preset tables and adds generic's to each.
-func decodePresets(text string) (map[string]Preset, error) {
-	var doc struct {
-		Version  int               `toml:"version"`
-		Preset   map[string]Preset `toml:"preset"`
-		Executor toml.Primitive    `toml:"executor"`
-	}
-	meta, err := toml.Decode(text, &doc)
+// presetFile is the file of presets. Every run parses it, so it is parsed once.
+type presetFile struct {
+	Version  any               `toml:"version"`
+	Preset   map[string]Preset `toml:"preset"`
+	Executor map[string]any    `toml:"executor"`
+}
+
+func decodePresetFile(text string) (*presetFile, error) {
+	var t presetFile
+	meta, err := toml.Decode(text, &t)
 	if err != nil {
 		return nil, &Error{File: executorsFile, Line: 1, Msg: err.Error()}
 	}
@@ -115,18 +116,23 @@ func decodePresets(text string) (map[string]Preset, error) {
 			return nil, &Error{executorsFile, indexLines(text).at(key.String()), fmt.Sprintf("unknown key %q", key), "correct it"}
 		}
 	}
-	generic, ok := doc.Preset[Generic]
+	return &t, nil
+}
+
+// presets returns the presets with generic's added to each.
+func (t *presetFile) presets() (map[string]Preset, error) {
+	generic, ok := t.Preset[Generic]
 	if !ok {
 		return nil, &Error{File: executorsFile, Line: 1, Msg: "no preset generic"}
 	}
-	for name, p := range doc.Preset {
+	for name, p := range t.Preset {
 		p.Name = name
 		if name != Generic {
 			p.extend(generic)
 		}
-		doc.Preset[name] = p
+		t.Preset[name] = p
 	}
-	return doc.Preset, nil
+	return t.Preset, nil
 }
 
 func (p *Preset) extend(base Preset) {

@@ -359,6 +359,16 @@ func (j *Jail) wasKilled() bool {
 	}
 }
 
+// Gone tells whether no process of the jail is left: then nobody asks for anything in its views any more.
+func (j *Jail) Gone() bool {
+	select {
+	case <-j.gone:
+		return true
+	default:
+		return false
+	}
+}
+
 // Kill ends every process of the jail at once.
 func (j *Jail) Kill() error {
 	j.mu.Lock()

@@ -237,16 +237,32 @@ func (s *run) prepare(ctx context.Context, cfg jail.Config) error {
 // teardown takes down what execute set up, in an order that leaves no request unanswered: first
 // every process of the Job is gone, then what served them.
 func (s *run) teardown() error {
+	gone := s.jail != nil && s.jail.Gone()
+	closed := s.closeJail()
 	var errs []error
-	if s.jail != nil {
-		errs = append(errs, s.jail.Close())
-		s.Trace.Mark("jail closed")
+	if !gone {
+		errs = append(errs, <-closed)
+		close(closed) // so that it is waited for no more
 	}
 	if s.network != nil {
 		errs = append(errs, s.network.close(&s.evidence))
 	}
 	errs = append(errs, s.stopServing())
-	return errors.Join(errs...)
+	return errors.Join(append(errs, <-closed)...)
+}
+
+// closeJail closes the jail beside what follows. Where processes of it may be left, that waits.
+func (s *run) closeJail() chan error {
+	closed := make(chan error, 1)
+	if s.jail == nil {
+		closed <- nil
+		return closed
+	}
+	go func() {
+		closed <- s.jail.Close()
+		s.Trace.Mark("jail closed")
+	}()
+	return closed
 }
 
 // stopServing ends the servers, then what they served. Below one that is stuck everything stays as it is: its requests still use

@@ -16,6 +16,8 @@ type ReviewReport struct {
 	// Drifted: a path that the Job changed was changed in the workspace too, by somebody else.
 	Drifted bool               `json:"drifted"`
 	Changes List[ReviewChange] `json:"changes"`
+	// ReadDrift are files that the Job read and did not change, which are others in the workspace now.
+	ReadDrift []tree.Path `json:"read_drift,omitempty"`
 }
 
 // ReviewChange is one changed path. Base is nil where it is unknown (VerdictUnknownBase).

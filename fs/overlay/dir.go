@@ -29,12 +29,13 @@ type dirState struct {
 	white    map[string]struct{} // lower names that do not show
 	marked   map[string]markBits // names in the upper of which the change log says something
 
-	kids int // names in it that table.names has; guarded by table.mu
+	kids      int32       // names in it that table.names has; guarded by table.mu
+	anyAbsent atomic.Bool // absent was ever used
 	// absent: names that the kernel was told are not there, although a node or the lower has them;
 	// guarded by table.mu
-	absent    map[string]struct{}
-	anyAbsent atomic.Bool // absent was ever used
-	list      *listing    // the last one; guarded by table.mu
+	absent   map[string]struct{}
+	replaced map[string]*seen // what the Job first read of files that the host replaced; guarded by table.mu
+	list     *listing         // the last one; guarded by table.mu
 }
 
 // What is known of aclDefault of an upper directory.

@@ -182,6 +182,9 @@ func (f *FS) adopt(p *node, name string, upper bool, st *unix.Stat_t, excl bool)
 		if old != nil && !upper {
 			n.seen = old.seen // until the kernel is told of the new one
 		}
+		if was := p.dir.firstReadLocked(name, old); was != nil && !upper {
+			n.oddLocked().read = was
+		}
 		n.upper.Store(upper)
 		switch {
 		case n.isDir() && upper: // new: upper directories stay known from then on

@@ -182,6 +182,9 @@ func (r *round) tellName(p *node, name string, what drops) error {
 	if !shows {
 		return nil
 	}
+	if what&dropName != 0 && kid != nil {
+		r.f.noteReplaced(p, name, kid)
+	}
 	if what&dropName != 0 || kid == nil {
 		if err := known(r.dropEntry(p, name, kid)); err != nil {
 			return err

@@ -59,6 +59,8 @@ type Config struct {
 	// FixedDirs forbids to rename a directory that a lower one shows: EXDEV.
 	FixedDirs bool
 	OnEvent   func(Event) // called without locks; may be nil
+	// Reads, empty, is to hold what the Job read of the workspace; nil keeps no account. Close closes it.
+	Reads journal.File
 	// Watches is how many directories of the workspace may be watched with inotify; 0 stands for a
 	// quarter of what the user may have, negative for none.
 	Watches int
@@ -142,6 +144,7 @@ type FS struct {
 	dirents sync.Pool // of *[1<<15]byte, to read directories into
 	listed  sync.Pool // of *listed
 
+	reads   *readLog
 	watches *watcher
 	pending *pending // what the kernel is to forget
 	kernel  atomic.Pointer[Kernel]
@@ -175,8 +178,13 @@ func Open(cfg Config) (*FS, error) {
 	if err := f.open(); err != nil {
 		return nil, fmt.Errorf("open overlay: %w", err)
 	}
+	var err error
+	if f.reads, err = newReadLog(cfg.Reads); err != nil {
+		return nil, errors.Join(fmt.Errorf("open overlay: log of reads: %w", err), f.log.Close(), unix.Close(f.scratch))
+	}
 	f.watches = newWatcher(cfg.Watches)
 	f.done.Go(f.collect)
+	f.done.Go(f.writeReads)
 	f.done.Go(f.syncLog)
 	f.done.Go(f.tellDrifts)
 	f.done.Go(f.giveBack)
@@ -335,6 +343,7 @@ func (f *FS) Close() error {
 	close(f.stop)
 	err := f.watches.close()
 	f.done.Wait()
+	err = errors.Join(err, f.reads.close())
 	err = errors.Join(err, f.closeLog())
 	f.fds.closeAll()
 	return errors.Join(err, f.clearOrphans(), unix.Close(f.scratch), f.log.Close())

@@ -81,6 +81,9 @@ func (f *FS) serveContent(n *node, fd int, first bool) (keep bool, err error) {
 		return false, err
 	}
 	keep = isRecent(&st)
+	if n.flags.Load()&flagServed == 0 {
+		f.noteRead(n, &st)
+	}
 	f.tab.mu.Lock()
 	same := n.seen == (seen{}) || n.seen.size == st.Size && n.seen.mtime == timeOf(st.Mtim)
 	if !same && first {
@@ -119,6 +122,49 @@ func (f *FS) lastServed(n *node, a *Attr) error {
 	f.fill(n, &st, a)
 	a.Nlink, a.AttrValid = 0, Short
 	return nil
+}
+
+// firstReadLocked returns the state of which the Job first read content of n, nil if it read none.
+//
+// Preconditions:
+//   - table.mu is held.
+func (n *node) firstReadLocked() *seen {
+	if was := n.odd().read; was != nil || n.reads.Load() == 0 || n.seen == (seen{}) || n.upper.Load() {
+		return was
+	}
+	was := n.seen
+	return &was
+}
+
+// firstReadLocked returns the state of which the Job first read content of name, nil if it read none:
+// what the host puts in the place of a file is not what the Job knows by its name. old is the node
+// called so until now, or nil.
+//
+// Preconditions:
+//   - table.mu is held.
+func (d *dirState) firstReadLocked(name string, old *node) *seen {
+	if was, ok := d.replaced[name]; ok {
+		return was
+	}
+	if old == nil {
+		return nil
+	}
+	return old.firstReadLocked()
+}
+
+// noteReplaced keeps what the Job first read as name in p, where the host put kid's object away: the
+// kernel may forget kid before it asks for the name again.
+func (f *FS) noteReplaced(p *node, name string, kid *node) {
+	f.tab.mu.Lock()
+	defer f.tab.mu.Unlock()
+	was := kid.firstReadLocked()
+	if was == nil || p.dir.replaced[name] != nil {
+		return
+	}
+	if p.dir.replaced == nil {
+		p.dir.replaced = map[string]*seen{}
+	}
+	p.dir.replaced[name] = was
 }
 
 // servePresent takes serveAbsent back.

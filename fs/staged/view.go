@@ -217,6 +217,12 @@ func (r *Reader) OpenBase(p tree.Path) (hostfs.File, error) { return open(r.cfg.
 // StatBase returns what the workspace has at p now, Absent for nothing; digests are left empty.
 func (r *Reader) StatBase(p tree.Path) (tree.Node, error) { return r.lowerNode(p) }
 
+// Untouched reports whether the Job changed nothing at or above the workspace path p.
+func (r *Reader) Untouched(p tree.Path) bool {
+	_, _, ok := r.log.BaseOf(p)
+	return !ok
+}
+
 // OpenPreimage opens what the base of workspace path p held; fs.ErrNotExist where that was not kept.
 func (r *Reader) OpenPreimage(p tree.Path) (hostfs.File, error) {
 	b, err := r.baseAt(p)

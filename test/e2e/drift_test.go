@@ -14,13 +14,13 @@ import (
 func TestHostEditDuringARunIsNeverOverwritten(t *testing.T) {
 	testenv.Users(t, func(t *testing.T, u testenv.User) {
 		for name, c := range map[string]struct{ look, host, work string }{
-			"append after read":  {"cat f", "echo HOST >> f", "echo job >> f"},
-			"append after stat":  {"ls -l f", "echo HOST >> f", "echo job >> f"},
-			"append, host edits": {"cat f", "sed -i s/line1/HOSTLINE1/ f", "echo job >> f"},
-			"write back":         {"x=$(cat f)", "echo HOST >> f", "echo \"$x\" > f; echo job >> f"},
-			"replace":            {"cat f", "echo HOST > f", "echo job > g && mv g f"},
-			"create":             {"ls new 2>/dev/null", "echo HOST > new", "echo job > new"},
-			"remove":             {"cat f", "echo HOST >> f", "rm f"},
+			"append after read":                {"cat f", "echo HOST >> f", "echo job >> f"},
+			"write back over a replaced file":  {"x=$(cat f)", "sed -i s/line1/HOSTLINE1/ f; sleep 0.1", "echo \"$x\" > f; echo job >> f"},
+			"write back over a file made anew": {"x=$(cat f)", "rm f; sleep 0.1; echo HOST > f; sleep 0.1", "echo \"$x\" > f; echo job >> f"},
+			"append, host edits":               {"cat f", "sed -i s/line1/HOSTLINE1/ f", "echo job >> f"},
+			"write back":                       {"x=$(cat f)", "echo HOST >> f", "echo \"$x\" > f; echo job >> f"},
+			"replace":                          {"cat f", "echo HOST > f", "echo job > g && mv g f"},
+			"remove":                           {"cat f", "echo HOST >> f", "rm f"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				w := newWorld(t, u)
@@ -35,6 +35,34 @@ func TestHostEditDuringARunIsNeverOverwritten(t *testing.T) {
 					t.Errorf("review does not tell the drift: %s", j.out)
 				}
 			})
+		}
+	})
+}
+
+// TestJobWorksOnWhatItSees: the host's edit shows before the Job works on the file for the first time,
+// so it is what the Job's change is made of.
+func TestJobWorksOnWhatItSees(t *testing.T) {
+	testenv.Users(t, func(t *testing.T, u testenv.User) {
+		w := newWorld(t, u)
+		w.sh(w.ws, "echo line > f")
+		w.runAround("{ ls -l f; ls new; } 2>/dev/null", "echo HOST >> f; echo HOST > new", "until grep -q HOST f && test -e new; do sleep 0.05; done; echo job >> f; echo job >> new")
+		w.want(0, "apply")
+		w.sh(w.ws, "test \"$(cat f new | tr '\\n' ' ')\" = 'line HOST job HOST job '")
+	})
+}
+
+// TestReviewTellsWhichReadFilesChanged: of what the Job read and did not change, and of that alone.
+func TestReviewTellsWhichReadFilesChanged(t *testing.T) {
+	testenv.Users(t, func(t *testing.T, u testenv.User) {
+		w := newWorld(t, u)
+		w.sh(w.ws, "mkdir d; for f in read same other d/mine; do echo text > $f; done")
+		w.runAround("cat read same d/mine", "echo HOST >> read; echo HOST >> other; echo HOST >> d/mine", "echo job > d/mine; cat read")
+		j := w.want(0, "review", "--json")
+		if !strings.Contains(strings.Join(strings.Fields(j.out), ""), `"read_drift":[{"path":"read"}]`) {
+			t.Errorf("review --json: %s", j.out)
+		}
+		if l := w.want(0, "review"); !strings.Contains(l.out, "files that the Job read changed in the workspace since: 1 (read)") {
+			t.Errorf("review: %s", l.out)
 		}
 	})
 }

@@ -55,7 +55,7 @@ func escapeJSON(text []byte) []byte {
 
 // Report returns the review as `review --json` has it.
 func Report(r *Review) *bundle.ReviewReport {
-	rep := &bundle.ReviewReport{Job: r.Job, Root: r.Root, Drifted: r.drifted()}
+	rep := &bundle.ReviewReport{Job: r.Job, Root: r.Root, Drifted: r.drifted(), ReadDrift: r.Reads.Paths}
 	for i := range r.Changes {
 		rep.Changes = append(rep.Changes, r.reportChange(&r.Changes[i]))
 	}

@@ -65,8 +65,29 @@ func (l *lister) header(total Counts) {
 	if l.r.drifted() {
 		l.line(yellow, "the workspace changed since the run where the Job changed it too")
 	}
+	l.readDrift()
 	if total.Total() > 0 {
 		l.line(plain, "")
+	}
+}
+
+// maxReadDrift is how many files that were read and changed since the list names.
+const maxReadDrift = 5
+
+func (l *lister) readDrift() {
+	d := l.r.Reads
+	if len(d.Paths) > 0 {
+		var names []string
+		for _, p := range d.Paths[:min(len(d.Paths), maxReadDrift)] {
+			names = append(names, QuoteName(p.String()))
+		}
+		if len(d.Paths) > maxReadDrift {
+			names = append(names, "…")
+		}
+		l.line(yellow, fmt.Sprintf("files that the Job read changed in the workspace since: %d (%s)", len(d.Paths), strings.Join(names, ", ")))
+	}
+	if d.More > 0 {
+		l.line(yellow, fmt.Sprintf("the Job read %d more files, of which no account was kept", d.More))
 	}
 }
 

@@ -34,6 +34,12 @@ type Entry struct {
 	Why     string // the reason for the verdict, "" for none
 }
 
+// ReadDrift is what the workspace has no more as the Job read it.
+type ReadDrift struct {
+	Paths []tree.Path // files that the Job read and did not change
+	More  uint64      // files that the Job read and of which no account was kept
+}
+
 // Review is what the review verb shows: the changes of one root of a Job.
 type Review struct {
 	Job      bundle.ID
@@ -45,6 +51,7 @@ type Review struct {
 	// Tracked tells whether git tracks a path; tracked files are never collapsed as build output.
 	// nil: nothing is known to be tracked.
 	Tracked func(tree.Path) bool
+	Reads   ReadDrift
 	// Git is what git would say of the changes below .git, one line each.
 	Git []string
 	// RawGit shows the paths below .git as they are. Without it only those with a risk flag are

@@ -52,6 +52,9 @@ func reviewOf(ctx context.Context, job *store.Job, root bundle.Root, st *Staged,
 	if r.Git, err = gitLines(ctx, changes, st); err != nil {
 		return nil, err
 	}
+	if r.Reads, err = readDrift(job, root, st); err != nil {
+		return nil, err
+	}
 	for _, c := range changes {
 		if !chosen(c, paths) {
 			continue

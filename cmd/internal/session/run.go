@@ -380,13 +380,18 @@ func (s *run) serveRoot(ctx context.Context, r *servedRoot, view int, path strin
 	if r.logs, err = hostfs.OpenRoot(s.job.Base()); err != nil {
 		return errors.Join(err, log.Close())
 	}
+	reads, err := r.logs.Create(filepath.Base(s.job.Reads(r.name)), 0o600)
+	if err != nil {
+		return errors.Join(err, log.Close())
+	}
 	r.fs, err = overlay.Open(overlay.Config{
+		Reads: reads,
 		Lower: r.lower, Upper: r.upper, Preimages: r.pre, Orphans: r.orphans, IDs: callerIDs(),
 		LogFile: log, LogDir: r.logs, LogName: filepath.Base(s.job.Log(r.name)),
 		Rules: rulesBelow(&s.a.Plan, path), OnEvent: s.keeper.event,
 	})
 	if err != nil {
-		return errors.Join(err, log.Close())
+		return errors.Join(err, log.Close(), reads.Close())
 	}
 	s.keeper.add(r.fs)
 	pass := s.a.Options.passthrough()

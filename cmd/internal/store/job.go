@@ -28,6 +28,7 @@ const (
 	workName    = "work"
 
 	logSuffix     = ".log"
+	readsSuffix   = ".reads"
 	partialSuffix = ".partial"
 )
 
@@ -94,6 +95,9 @@ func (j *Job) Base() string { return filepath.Join(j.path, baseName) }
 
 // Log returns the change log of a root.
 func (j *Job) Log(root string) string { return filepath.Join(j.Base(), root+logSuffix) }
+
+// Reads returns the log of what was read of a root.
+func (j *Job) Reads(root string) string { return filepath.Join(j.Base(), root+readsSuffix) }
 
 // Pre returns the directory of a root's preimages.
 func (j *Job) Pre(root string) string { return filepath.Join(j.Base(), preName, root) }

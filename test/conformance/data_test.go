@@ -151,5 +151,14 @@ func (m *model) lawStep() step {
 	if len(m.plain.files) < 3 {
 		return step{Op: "open", P: m.path(), FD: m.rand.IntN(8), Flags: one(m, openFlags)}
 	}
-	return m.dataStep()
+	return synced(m.dataStep())
+}
+
+// synced has a store through a map written back at once: FUSE sets the mtime when it is, also after
+// somebody set it explicitly.
+func synced(st step) step {
+	if st.Op == "store" {
+		st.Flags = unix.MS_SYNC
+	}
+	return st
 }

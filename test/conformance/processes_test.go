@@ -125,7 +125,7 @@ func (m *model) workerStep() step {
 	case k < 4:
 		return m.nameStep()
 	case k < 7:
-		return m.dataStep()
+		return synced(m.dataStep())
 	case k == 7:
 		return step{Op: "log", P: fmt.Sprintf("%s in %s, step %d", m.worker, filepath.Base(m.plain.dir), m.steps)}
 	case k == 8 && m.worker == "w0":

@@ -178,7 +178,7 @@ func (f *FS) adopt(p *node, name string, upper bool, st *unix.Stat_t, excl bool)
 		}
 	}
 	if n == nil {
-		n = &node{kind: st.Mode & unix.S_IFMT, ino: f.inoLocked(upper, st)}
+		n = &node{kind: st.Mode & unix.S_IFMT, ino: f.inoLocked(upper, st), parent: p, name: name}
 		if old != nil && !upper {
 			n.seen = old.seen // until the kernel is told of the new one
 		}
@@ -193,6 +193,7 @@ func (f *FS) adopt(p *node, name string, upper bool, st *unix.Stat_t, excl bool)
 			n.dir = f.newDirState(p, name)
 		}
 		t.insertLocked(n)
+		t.setKidLocked(p, name, n)
 		if key := keyOf(st); !n.isDir() && (st.Nlink > 1 || f.groups[key] != nil) {
 			f.shareLocked(n, key)
 		}

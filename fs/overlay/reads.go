@@ -57,14 +57,14 @@ type readLog struct {
 	w    *journal.Writer // nil: no account is kept
 
 	mu    sync.Mutex          // the last in the lock order of the package
-	known map[uint64]struct{} // hashes of paths; guarded by mu, like all below
+	known map[uint64]seen // by hashes of paths; guarded by mu, like all below
 	wait  []any
 	more  uint64
 }
 
 // newReadLog starts a log of reads in file, which must be empty. A nil file keeps none.
 func newReadLog(file journal.File) (*readLog, error) {
-	l := &readLog{seed: maphash.MakeSeed(), known: map[uint64]struct{}{}}
+	l := &readLog{seed: maphash.MakeSeed(), known: map[uint64]seen{}}
 	if file == nil {
 		return l, nil
 	}
@@ -84,8 +84,16 @@ func (l *readLog) add(path tree.Path, st *unix.Stat_t) {
 		l.more++
 		return
 	}
-	l.known[h] = struct{}{}
+	l.known[h] = seenOf(st, &seen{})
 	l.wait = append(l.wait, &Read{Path: path, Dev: uint64(st.Dev), Ino: st.Ino, Size: st.Size, Mtime: timeOf(st.Mtim)})
+}
+
+// first returns the state of which content of path was first read, the zero seen if none was, or the
+// log was full by then.
+func (l *readLog) first(path tree.Path) seen {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.known[maphash.String(l.seed, path.String())]
 }
 
 // flush writes what is new.
@@ -125,10 +133,21 @@ func (f *FS) noteRead(n *node, st *unix.Stat_t) {
 func (f *FS) lowerPath(n *node) (tree.Path, bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
-	if n.upper.Load() || n.parent == nil || n.parent.dir.lower == nil {
+	if n.upper.Load() || n.parent == nil {
 		return tree.Path{}, false
 	}
-	path, err := n.parent.dir.lower.child(n.name)
+	return f.lowerPathOf(n.parent, n.name)
+}
+
+// lowerPathOf returns the workspace path of name in p, false where p shows nothing of the workspace.
+//
+// Preconditions:
+//   - FS.mu is held.
+func (f *FS) lowerPathOf(p *node, name string) (tree.Path, bool) {
+	if p == nil || p.dir.lower == nil {
+		return tree.Path{}, false
+	}
+	path, err := p.dir.lower.child(name)
 	return path, err == nil
 }
 

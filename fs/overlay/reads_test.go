@@ -92,3 +92,29 @@ func TestReadsHaveABound(t *testing.T) {
 		t.Errorf("got %d records and %d more, %v; want %d and 7", n, more, err, maxReads+1)
 	}
 }
+
+// TestBaseOfWhatWasReadOutlivesItsNode: the kernel may forget a file that a process of the Job has read
+// and is going to write back, and then be told of what the host made of it meanwhile.
+func TestBaseOfWhatWasReadOutlivesItsNode(t *testing.T) {
+	hosts := map[string]func(j *job){
+		"edits":    func(j *job) { j.hostEdits("f", "host") },
+		"replaces": func(j *job) { j.hostReplaces("f", "host") },
+	}
+	for name, host := range hosts {
+		t.Run(name, func(t *testing.T) {
+			asUsers(t, func(t *testing.T, j *job) {
+				j.put("f", "line")
+				j.openWithReads()
+				was := j.lowerState("f")
+				j.read("f")
+				j.fs.Forget(j.mustID("f"), 1<<32)
+				if j.fs.kid(j.fs.tab.root, "f") != nil {
+					t.Fatal("f is still known")
+				}
+				host(j)
+				j.write(j.mustID("f"), "job")
+				j.wantBase("f", was, "")
+			})
+		})
+	}
+}

@@ -232,6 +232,11 @@ func (f *FS) asServed(kid, p *node, name string, now tree.Node) (n tree.Node, dr
 		}
 	}
 	f.tab.mu.Unlock()
+	if path, ok := f.lowerPathOf(p, name); ok { // whoever read it may know it still, though no node does
+		if read := f.reads.first(path); read != (seen{}) {
+			s = read
+		}
+	}
 	switch {
 	case gone:
 		return tree.Node{}, now.Kind != tree.Absent
@@ -249,7 +254,9 @@ func (f *FS) asServed(kid, p *node, name string, now tree.Node) (n tree.Node, dr
 	if was.Kind == now.Kind {
 		was.Xattrs = now.Xattrs
 	}
-	f.invalidate(kid)
+	if kid != nil {
+		f.invalidate(kid)
+	}
 	return was, true
 }
 

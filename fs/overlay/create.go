@@ -15,7 +15,7 @@ func (f *FS) Create(c Caller, parent uint64, name string, flags, mode uint32, e 
 	if err != unix.EEXIST || flags&unix.O_EXCL != 0 {
 		return err
 	}
-	if err := f.Lookup(parent, name, e); err != nil {
+	if err := f.lookupTaken(parent, name, e); err != nil {
 		return err
 	}
 	err = f.reuse(e, flags)
@@ -23,6 +23,26 @@ func (f *FS) Create(c Caller, parent uint64, name string, flags, mode uint32, e 
 		f.Forget(e.ID, 1)
 	}
 	return err
+}
+
+// lookupTaken is Lookup of a name that the kernel, which always looks first, took for free: it was told
+// so, or has forgotten what it was told. The base of what the Job does to the file stays what it was
+// shown there, nothing.
+func (f *FS) lookupTaken(parent uint64, name string, e *Entry) error {
+	p, err := f.dirNode(parent)
+	if err != nil {
+		return err
+	}
+	f.mu.RLock()
+	unseen := f.servedAbsent(p, name)
+	f.mu.RUnlock()
+	if err := f.Lookup(parent, name, e); err != nil || !unseen {
+		return err
+	}
+	if n := f.tab.get(e.ID); n != nil {
+		n.flags.Or(flagUnseen)
+	}
+	return nil
 }
 
 // reuse makes an existing file do for open(2) with O_CREAT.
@@ -248,9 +268,6 @@ func (f *FS) prepare(p *node, name string, isDir bool) error {
 	}
 	var st unix.Stat_t
 	_, err := f.find(p, name, &st)
-	if err == nil && f.servedAbsent(p, name) {
-		err = unix.ENOENT
-	}
 	switch err {
 	case unix.ENOENT:
 		return f.copyUpDir(p)

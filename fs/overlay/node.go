@@ -22,7 +22,7 @@ type node struct {
 	kind uint32 // S_IFMT bits
 
 	upper atomic.Bool   // its object lies in the upper; set under FS.mu
-	flags atomic.Uint32 // flagServed
+	flags atomic.Uint32 // flagServed, flagUnseen
 
 	reads, dropped atomic.Uint32 // reads begun, and how many of them the kernel has forgotten
 	lookups        uint32        // guarded by table.mu; at maxLookups the node stays for ever
@@ -38,6 +38,7 @@ type node struct {
 // Flags of a node.
 const (
 	flagServed = 1 << iota // something of it was read
+	flagUnseen             // the Job came upon it where it had been shown nothing
 )
 
 const maxLookups = math.MaxUint32

@@ -226,6 +226,7 @@ func (f *FS) asServed(kid, p *node, name string, now tree.Node) (n tree.Node, dr
 	}
 	var s seen
 	if kid != nil {
+		gone = gone || kid.flags.Load()&flagUnseen != 0
 		s = kid.seen
 		if read := kid.odd().read; read != nil {
 			s = *read

@@ -131,9 +131,18 @@ func TestReplacedNameDeletedByTheHostKeepsItsServedBase(t *testing.T) {
 func TestCreatedNameTheHostMadeMeanwhileHasAnAbsentBase(t *testing.T) {
 	acts := map[string]func(j *job) error{
 		"create": func(j *job) error { return j.fs.Create(Caller{}, RootID, "f", unix.O_TRUNC, 0o644, &Entry{}) },
-		"mkdir":  func(j *job) error { return j.fs.Mkdir(Caller{}, RootID, "f", 0o755, &Entry{}) },
+		"append": func(j *job) error {
+			var e Entry
+			if err := j.fs.Create(Caller{}, RootID, "f", 0, 0o644, &e); err != nil {
+				return err
+			}
+			if e.Size != 4 {
+				t.Errorf("got size %d, want the host's 4", e.Size)
+			}
+			j.write(e.ID, "job")
+			return nil
+		},
 		"rename": func(j *job) error { return j.fs.Rename(RootID, "mine", RootID, "f", 0) },
-		"link":   func(j *job) error { return j.fs.Link(j.mustID("mine"), RootID, "f", &Entry{}) },
 	}
 	for name, act := range acts {
 		t.Run(name, func(t *testing.T) {
@@ -152,6 +161,27 @@ func TestCreatedNameTheHostMadeMeanwhileHasAnAbsentBase(t *testing.T) {
 	}
 }
 
+func TestNameTheHostMadeMeanwhileIsTaken(t *testing.T) {
+	acts := map[string]func(j *job) error{
+		"create": func(j *job) error { return j.fs.Create(Caller{}, RootID, "f", unix.O_EXCL, 0o644, &Entry{}) },
+		"mkdir":  func(j *job) error { return j.fs.Mkdir(Caller{}, RootID, "f", 0o755, &Entry{}) },
+		"link":   func(j *job) error { return j.fs.Link(j.mustID("mine"), RootID, "f", &Entry{}) },
+	}
+	for name, act := range acts {
+		t.Run(name, func(t *testing.T) {
+			asUsers(t, func(t *testing.T, j *job) {
+				j.open()
+				j.create("mine", "job")
+				j.wantAbsent("f")
+				j.put("f", "host")
+				if err := act(j); err != unix.EEXIST {
+					t.Errorf("got %v, want EEXIST", err)
+				}
+			})
+		})
+	}
+}
+
 func TestNameServedAbsentAfterItWasThereHasAnAbsentBase(t *testing.T) {
 	asUsers(t, func(t *testing.T, j *job) {
 		j.put("f", "line")
@@ -160,7 +190,7 @@ func TestNameServedAbsentAfterItWasThereHasAnAbsentBase(t *testing.T) {
 		j.must(os.Remove(j.low("f")))
 		j.wantAbsent("f")
 		j.put("f", "host")
-		j.must(j.fs.Create(Caller{}, RootID, "f", 0, 0o644, &Entry{}))
+		j.must(j.fs.Create(Caller{}, RootID, "f", unix.O_TRUNC, 0o644, &Entry{}))
 		if b := j.state().Bases[path("f")]; b.Node.Kind != tree.Absent {
 			t.Errorf("base: got %v, want absent", b)
 		}

@@ -168,7 +168,7 @@ func TestSlowRequestsLeaveTheCPUServed(t *testing.T) {
 func TestSignalsWhileWaiting(t *testing.T) {
 	onTransports(t, func(t *testing.T, m *mounted) {
 		out, err := m.sh(`dd if=/dev/zero of=mnt/big bs=64k count=160 iflag=fullblock oflag=sync conv=fsync 2>/dev/null & p=$!
-			until [ -s mnt/big ]; do :; done
+			until [ -s mnt/big ]; do kill -0 $p || exit 1; done
 			while kill -USR1 $p; do ls mnt > /dev/null; done 2>/dev/null
 			wait $p && stat -c %s mnt/big`)
 		if out != "10485760\n" || err != nil {

@@ -92,7 +92,7 @@ var againCases = []testCase{
 		w.note("after %q", m[4090:4110])
 		w.pread("f", fd, 20, 4090)
 		w.did("munmap", unix.Munmap(m))
-	}},
+	}, through: map[int]string{6: `after "aaaaaaaaaaaaaaaaaaaa"`, 7: `pread f at 4090: "aaaaaaaaaaaaaaaaaaaa" ok`}},
 	{name: "depth-1000", setup: func(dir string) {
 		deep := strings.Repeat("d/", 1000)
 		must(os.MkdirAll(filepath.Join(dir, deep), 0o755))
@@ -230,7 +230,7 @@ var againCases = []testCase{
 		}
 	}, ignore: []testenv.Field{testenv.Xattrs}},
 	{name: "inotify", setup: files("f=lower", "d/x=1"), run: inotify},
-	{name: "tail-f", setup: files("log=first\n"), run: tailF},
+	{name: "tail-f", setup: files("log=first\n"), run: tailF, reader: true},
 	{name: "many-writers", setup: manyFiles, run: manyWriters},
 }
 

@@ -24,6 +24,8 @@ type testCase struct {
 	ignore []testenv.Field
 	// through are the notes, by step, that differ in passthrough mode.
 	through map[int]string
+	// reader is set where somebody waits for what an old reader never sees in passthrough mode.
+	reader bool
 }
 
 // TestCases runs every case on a plain directory and on the mount, and compares.
@@ -49,11 +51,15 @@ func setupCases(top string, list []testCase) {
 }
 
 func insideCases(t *testing.T, dir string, list []testCase) {
+	through := os.Getenv(modeEnv) == passthrough
 	for _, c := range list {
+		if through && c.reader {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			plain := runCase(t, c, filepath.Join(dir, "plain", c.name))
 			mount := runCase(t, c, filepath.Join(dir, "mnt", c.name))
-			if os.Getenv(modeEnv) == passthrough {
+			if through {
 				for step, note := range c.through {
 					plain[step-1] = note
 				}

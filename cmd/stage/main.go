@@ -8,12 +8,14 @@ import (
 	"runtime/debug"
 
 	"stage/jail"
+	"stage/jail/opener"
 )
 
 func main() {
 	// The process and its parts in the jail are small and mostly start up: collecting garbage at
 	// every 4 MiB would be a tenth of a short run.
 	debug.SetGCPercent(400)
+	opener.Main() // does not return in an opener's process
 	if jail.Main() {
 		return // this process was one of the jail's roles
 	}

@@ -61,6 +61,9 @@ type Config struct {
 	OnEvent   func(Event) // called without locks; may be nil
 	// Reads, empty, is to hold what the Job read of the workspace; nil keeps no account. Close closes it.
 	Reads journal.File
+	// OpenOwn opens for reading what path, an O_PATH descriptor, refers to: a file that its owner, the
+	// caller, may not read. nil: such a file cannot be changed by the Job. Its errnos are the Job's.
+	OpenOwn func(path int) (int, error)
 	// Watches is how many directories of the workspace may be watched with inotify; 0 stands for a
 	// quarter of what the user may have, negative for none.
 	Watches int

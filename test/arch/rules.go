@@ -19,6 +19,7 @@ var levels = map[string]int{
 	"bundle":        3,
 	"jail":          3,
 	"jail/mediator": 3,
+	"jail/opener":   3,
 
 	"fs/fusefs": 4,
 	"fs/staged": 4,

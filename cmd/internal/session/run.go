@@ -27,6 +27,7 @@ import (
 	"stage/fs/overlay"
 	"stage/fs/tree"
 	"stage/jail"
+	"stage/jail/opener"
 	"stage/policy"
 )
 
@@ -312,6 +313,7 @@ type servedRoot struct {
 	lower, upper hostfs.Dir
 	pre, orphans hostfs.Dir
 	logs         hostfs.Dir
+	opener       opener.Opener // of lower files that the caller owns and may not read
 	fs           *overlay.FS
 	server       *fusefs.Server
 	stuck        bool // the server has requests that do not end
@@ -333,6 +335,7 @@ func (r *servedRoot) close() error {
 	if r.fs != nil {
 		errs = append(errs, r.fs.Close())
 	}
+	errs = append(errs, r.opener.Close())
 	if r.upper != nil {
 		errs = append(errs, r.upper.Close())
 	}
@@ -345,6 +348,14 @@ func (r *servedRoot) close() error {
 		errs = append(errs, r.lower.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// openOwn returns what opens the caller's own files of any mode. Root needs nothing for that.
+func (r *servedRoot) openOwn() func(path int) (int, error) {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+	return r.opener.Open
 }
 
 // serveRoots opens an overlay for each staged root and serves it on the device the jail mounted.
@@ -388,7 +399,7 @@ func (s *run) serveRoot(ctx context.Context, r *servedRoot, view int, path strin
 		Reads: reads,
 		Lower: r.lower, Upper: r.upper, Preimages: r.pre, Orphans: r.orphans, IDs: callerIDs(),
 		LogFile: log, LogDir: r.logs, LogName: filepath.Base(s.job.Log(r.name)),
-		Rules: rulesBelow(&s.a.Plan, path), OnEvent: s.keeper.event,
+		Rules: rulesBelow(&s.a.Plan, path), OnEvent: s.keeper.event, OpenOwn: r.openOwn(),
 	})
 	if err != nil {
 		return errors.Join(err, log.Close(), reads.Close())

@@ -56,7 +56,7 @@ type readLog struct {
 	seed maphash.Seed
 	w    *journal.Writer // nil: no account is kept
 
-	mu    sync.Mutex          // the last in the lock order of the package
+	mu    sync.Mutex      // the last in the lock order of the package
 	known map[uint64]seen // by hashes of paths; guarded by mu, like all below
 	wait  []any
 	more  uint64

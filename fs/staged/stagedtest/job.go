@@ -23,6 +23,7 @@ import (
 
 // Tree is something operations can be done on. Paths are relative and slash-separated.
 type Tree interface {
+	Has(path string) bool
 	// Write makes path a file with this content, or replaces its content.
 	Write(path, content string)
 	Mkdir(path string)
@@ -173,6 +174,19 @@ func (j *Job) id(path string) uint64 {
 		id = e.ID
 	}
 	return id
+}
+
+// Has reports whether the Job sees path.
+func (j *Job) Has(path string) bool {
+	id := uint64(overlay.RootID)
+	for _, name := range strings.Split(path, "/") {
+		var e overlay.Entry
+		if j.fs.Lookup(id, name, &e) != nil {
+			return false
+		}
+		id = e.ID
+	}
+	return true
 }
 
 func (j *Job) parent(path string) (uint64, string) {

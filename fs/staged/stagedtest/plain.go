@@ -17,6 +17,12 @@ type Plain struct {
 	Dir string
 }
 
+// Has reports whether path is there.
+func (p Plain) Has(path string) bool {
+	_, err := os.Lstat(p.at(path))
+	return err == nil
+}
+
 func (p Plain) at(path string) string { return filepath.Join(p.Dir, path) }
 
 func (p Plain) must(err error) {

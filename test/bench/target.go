@@ -149,11 +149,12 @@ func (t *task) serve() (err error) {
 	}
 	unshare(c)
 	c.Stdout = os.Stdout
-	c.ExtraFiles = []*os.File{os.NewFile(uintptr(pair[1]), "socket")}
+	theirs := os.NewFile(uintptr(pair[1]), "socket")
+	c.ExtraFiles = []*os.File{theirs}
 	if err := c.Start(); err != nil {
 		return err
 	}
-	if err := unix.Close(pair[1]); err != nil {
+	if err := theirs.Close(); err != nil {
 		return err
 	}
 	dev, err := receive(pair[0])

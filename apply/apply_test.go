@@ -682,3 +682,58 @@ func TestSelectionWithinGit(t *testing.T) {
 		t.Fatalf("got %v, %v", res.Paths, err)
 	}
 }
+
+// TestFolderChangedThenRemovedBelowAMovedOne: what lies in it may be younger than itself, as any file
+// that was written to after it was made; it is as old as the move that covered it.
+func TestFolderChangedThenRemovedBelowAMovedOne(t *testing.T) {
+	w := newWorldWith(t, func(x stagedtest.Tree) {
+		x.Mkdir("p")
+		x.Mkdir("p/q")
+		x.Write("p/q/f", "old")
+		nextTick(t)
+		x.Write("p/q/f", "younger than its folder")
+		nextTick(t)
+	})
+	work := func(x stagedtest.Tree) {
+		x.Write("p/q/new", "new")
+		x.Rename("p", "r")
+		for _, p := range []string{"r/q/f", "r/q/new", "r/q"} {
+			x.Remove(p)
+		}
+	}
+	work(w.twin)
+	work(w.job)
+	w.job.Seal()
+	if _, err := w.apply(func(*apply.Options) {}); err != nil {
+		t.Fatal(err)
+	}
+	if d := testenv.Diff(snapshot(t, w.twin.Dir), w.snapshot(), testenv.Mtime); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestHostChangesInAFolderRemovedBelowAMovedOne: and what the host changes there later is a conflict.
+func TestHostChangesInAFolderRemovedBelowAMovedOne(t *testing.T) {
+	w := newWorldWith(t, func(x stagedtest.Tree) {
+		x.Mkdir("p")
+		x.Mkdir("p/q")
+		x.Write("p/q/f", "old")
+	})
+	nextTick(t)
+	w.job.Write("p/q/new", "new")
+	w.job.Rename("p", "r")
+	for _, p := range []string{"r/q/f", "r/q/new", "r/q"} {
+		w.job.Remove(p)
+	}
+	w.job.Seal()
+	nextTick(t)
+	w.work.Write("p/q/f", "host")
+	before := w.snapshot()
+	_, err := w.apply(func(*apply.Options) {})
+	if !errors.As(err, new(*apply.ConflictError)) {
+		t.Errorf("got %v, want a conflict", err)
+	}
+	if d := testenv.Diff(before, w.snapshot()); d != "" {
+		t.Error(d)
+	}
+}

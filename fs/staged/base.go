@@ -9,7 +9,7 @@ import (
 // base is the state a workspace path had before the Job changed it.
 type base struct {
 	node  tree.Node
-	sub   bool      // node is a directory that stands for everything below it as of since
+	sub   bool      // node is a directory that stands for everything below it, as of since
 	since tree.Time // not 0: what changed later was changed by somebody else
 	lost  bool      // no record says so: node is what the workspace has now
 }
@@ -23,7 +23,11 @@ func (r *Reader) baseAt(p tree.Path) (base, error) {
 	ok = ok && !b.Lost
 	switch {
 	case ok && at == p:
-		return ownBase(b.Node, b.Subtree, b.Time), nil
+		own := ownBase(b.Node, b.Subtree, b.Time)
+		if own.since == 0 && b.Node.Kind == tree.Dir {
+			own.since = r.coveredSince(p)
+		}
+		return own, nil
 	case ok && !b.Subtree:
 		return base{}, nil // nothing was below what was absent or no directory
 	}
@@ -33,6 +37,18 @@ func (r *Reader) baseAt(p tree.Path) (base, error) {
 		return base{node: n, lost: true}, err
 	}
 	return base{node: n, sub: n.Kind == tree.Dir, since: b.Time}, err
+}
+
+// coveredSince returns the instant of the subtree base of a directory above p, 0 without one: the Job
+// removed or moved that after it changed p.
+func (r *Reader) coveredSince(p tree.Path) tree.Time {
+	for q := p; !q.IsRoot(); {
+		q = q.Parent()
+		if b, ok := r.log.Bases[q]; ok && b.Subtree && !b.Lost {
+			return b.Time
+		}
+	}
+	return 0
 }
 
 func ownBase(n tree.Node, sub bool, since tree.Time) base {

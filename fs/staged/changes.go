@@ -183,7 +183,7 @@ func (r *Reader) remove(p tree.Path, b base) error {
 	c := tree.Change{Path: p, Base: b.node, UnknownBase: b.lost, SubtreeTime: b.since}
 	if b.node.Kind == tree.Dir {
 		c.Subtree = true
-		if !b.sub {
+		if b.since == 0 {
 			c.SubtreeTime = b.node.Ctime
 		}
 	}
@@ -262,7 +262,7 @@ func described(c tree.Change, b base, o spot) tree.Change {
 		c.Base = tree.Node{}
 	case b.node.Kind == tree.Dir && c.New.Kind != tree.Dir:
 		c.Subtree, c.SubtreeTime = true, b.since
-		if !b.sub {
+		if b.since == 0 {
 			c.SubtreeTime = b.node.Ctime
 		}
 	case b.node.Kind != tree.Dir:

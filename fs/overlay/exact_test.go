@@ -244,6 +244,7 @@ func TestFileThatKeepsMovingIsNotCopied(t *testing.T) {
 		}
 		stop.Store(true)
 		j.must(<-done)
+		j.close() // no event comes any more
 		moving := 0
 		for _, e := range j.events {
 			if e.Kind == EventMoving {
@@ -276,6 +277,7 @@ func TestUnreadableFiles(t *testing.T) {
 			j.wantRead("kept", "secret")
 			return
 		}
+		j.close() // no event comes any more
 		if !errors.Is(err, unix.EACCES) || len(j.events) != 1 || !errors.Is(j.events[0].Err, errUnreadable) {
 			t.Errorf("got %v, events %v", err, j.events)
 		}

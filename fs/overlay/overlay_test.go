@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,7 +31,8 @@ type job struct {
 	pre          hostfs.Dir // nil keeps no preimages
 	fs           *FS
 	rules        Rules
-	events       []Event
+	telling      sync.Mutex
+	events       []Event // guarded by telling until close
 	boot         string
 	logs         hostfs.Dir // nil keeps the log from being written anew
 }
@@ -89,7 +91,11 @@ func (j *job) open() {
 	j.fs, err = Open(Config{
 		Lower: j.lower, Upper: j.upper, Orphans: j.orphans, Preimages: j.pre, IDs: j.ids(), Rules: j.rules,
 		LogFile: log, LogDir: j.logs, LogName: "log", Boot: j.boot,
-		OnEvent: func(e Event) { j.events = append(j.events, e) },
+		OnEvent: func(e Event) {
+			j.telling.Lock()
+			defer j.telling.Unlock()
+			j.events = append(j.events, e)
+		},
 	})
 	j.must(err)
 }

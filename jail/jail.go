@@ -391,19 +391,29 @@ func (j *Jail) killLocked() error {
 }
 
 // Close ends what still runs and releases everything. It leaves no process, no mount and no cgroup. After
-// closeTime it gives up with an error: a process that waits in the kernel cannot be ended.
+// closeTime it gives up with an error, unless the holder is on its way out: a process that waits in the kernel
+// cannot be ended.
 func (j *Jail) Close() error {
 	j.closing.Do(func() {
 		close(j.closed)
 		closed := make(chan error, 1)
 		go func() { closed <- j.close() }()
-		select {
-		case j.closeErr = <-closed:
-		case <-time.After(closeTime):
-			j.closeErr = fmt.Errorf("close jail: not done after %v", closeTime)
+		for start := time.Now(); ; {
+			select {
+			case j.closeErr = <-closed:
+				return
+			case <-time.After(closeTime):
+			}
+			if took := time.Since(start); !j.holderExits() || took > maxCloseTime {
+				j.closeErr = fmt.Errorf("close jail: not done after %v", took)
+				return
+			}
 		}
 	})
 	return j.closeErr
 }
 
-const closeTime = 10 * time.Second
+const (
+	closeTime    = 10 * time.Second
+	maxCloseTime = 2 * time.Minute // where the kernel still works on it
+)

@@ -197,14 +197,33 @@ func (j *Jail) awaitHolder() error {
 	if j.holder == nil {
 		return nil
 	}
-	select {
-	case <-j.holder.done:
-		return nil
-	case <-time.After(takeDownTime + time.Second): // it gives up by itself after takeDownTime
+	for limit := takeDownTime + time.Second; ; limit = time.Second { // it gives up by itself after takeDownTime
+		select {
+		case <-j.holder.done:
+			return nil
+		case <-time.After(limit):
+		}
+		if !j.holderExits() {
+			break
+		}
 	}
 	err := j.holder.cmd.Process.Kill()
 	<-j.holder.done
 	return errors.Join(errors.New("end jail: the holder had to be killed"), err)
+}
+
+// holderExits reports whether the holder is on its way out: with it goes the last of the mounts, and of a view
+// with a million names known that takes the kernel seconds.
+func (j *Jail) holderExits() bool {
+	if j.holder == nil {
+		return false
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", j.holder.cmd.Process.Pid))
+	if err != nil {
+		return false
+	}
+	t, ok := parseStat(stat)
+	return ok && t.flags&exiting != 0
 }
 
 func (j *Jail) close() error {

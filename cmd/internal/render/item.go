@@ -78,10 +78,11 @@ type layout struct {
 	items   []item
 	entries map[tree.Path]*Entry
 	gone    map[tree.Path]bool // old paths that a rename accounts for
+	listed  map[tree.Path]bool // paths below removed directories, which may lie in each other
 }
 
 func newLayout(r *Review) *layout {
-	l := &layout{r: r, entries: map[tree.Path]*Entry{}, gone: map[tree.Path]bool{}}
+	l := &layout{r: r, entries: map[tree.Path]*Entry{}, gone: map[tree.Path]bool{}, listed: map[tree.Path]bool{}}
 	for i := range r.Changes {
 		if l.shown(&r.Changes[i]) {
 			l.entries[r.Changes[i].Path] = &r.Changes[i]
@@ -221,9 +222,10 @@ func (l *layout) expandRemoved(e *Entry, sources map[tree.Path]int) error {
 		if i, ok := sources[p]; ok && l.items[i].guess {
 			l.settle(&l.items[i], n)
 		}
-		if l.gone[p] || l.entries[p] != nil {
+		if l.gone[p] || l.entries[p] != nil || l.listed[p] {
 			return nil
 		}
+		l.listed[p] = true
 		l.items = append(l.items, item{letter: 'D', path: p, base: n, entry: e})
 		return nil
 	})

@@ -142,7 +142,7 @@ type FS struct {
 	lowerLinks map[inodeKey][]tree.Path
 
 	syncing     sync.Mutex // held by Sync and compact, before FS.mu
-	nextCompact uint64     // how many records make compact worth while; set by Open, then by syncLog alone
+	nextCompact uint64     // how many records make compact worth while; set by Open, then by syncTick alone
 
 	dirents sync.Pool // of *[1<<15]byte, to read directories into
 	listed  sync.Pool // of *listed
@@ -187,8 +187,8 @@ func Open(cfg Config) (*FS, error) {
 	}
 	f.watches = newWatcher(cfg.Watches)
 	f.done.Go(f.collect)
-	f.done.Go(f.writeReads)
-	f.done.Go(f.syncLog)
+	f.done.Go(func() { f.every(readsEvery, f.reads.flush) })
+	f.done.Go(func() { f.every(syncEvery, f.syncTick) })
 	f.done.Go(f.tellDrifts)
 	f.done.Go(f.giveBack)
 	return f, nil
@@ -256,18 +256,16 @@ func probeUpper(fd int, rootless bool) (int, error) {
 	return scratch, nil
 }
 
-// syncLog makes the change log durable now and then, and the upper too where content was copied into it:
-// until then nothing vouches for a copy. New files are the Job's to sync. An error of the log is kept by
-// the log itself: every later change fails with it.
-func (f *FS) syncLog() {
-	tick := time.NewTicker(syncEvery)
+// every calls act once in each period until Close, or until it fails, which is told.
+func (f *FS) every(period time.Duration, act func() error) {
+	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for {
 		select {
 		case <-f.stop:
 			return
 		case <-tick.C:
-			if err := f.syncTick(); err != nil {
+			if err := act(); err != nil {
 				f.event(Event{Kind: EventError, Err: err})
 				return
 			}
@@ -275,6 +273,9 @@ func (f *FS) syncLog() {
 	}
 }
 
+// syncTick makes the change log durable, and the upper too where content was copied into it: until then
+// nothing vouches for a copy. New files are the Job's to sync. An error of the log is kept by the log
+// itself: every later change fails with it.
 func (f *FS) syncTick() error {
 	f.mu.RLock()
 	copies := len(f.fresh)

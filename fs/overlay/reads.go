@@ -105,8 +105,10 @@ func (l *readLog) flush() error {
 	if len(wait) == 0 {
 		return nil
 	}
-	_, err := l.w.Append(wait...)
-	return err
+	if _, err := l.w.Append(wait...); err != nil {
+		return fmt.Errorf("log of reads: %w", err)
+	}
+	return nil
 }
 
 func (l *readLog) close() error {
@@ -149,21 +151,4 @@ func (f *FS) lowerPathOf(p *node, name string) (tree.Path, bool) {
 	}
 	path, err := p.dir.lower.child(name)
 	return path, err == nil
-}
-
-// writeReads writes what was read now and then.
-func (f *FS) writeReads() {
-	tick := time.NewTicker(readsEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-f.stop:
-			return
-		case <-tick.C:
-			if err := f.reads.flush(); err != nil {
-				f.event(Event{Kind: EventError, Err: fmt.Errorf("log of reads: %w", err)})
-				return
-			}
-		}
-	}
 }

@@ -70,17 +70,16 @@ func (p *plan) together(i int, sel []bool) []int {
 }
 
 func (p *plan) pickOne(ctx context.Context, i int, group []int) (bool, error) {
+	if len(group) > 1 {
+		return p.pickWhole(group)
+	}
 	c := p.all[i]
 	before, after, ok, err := p.bothTexts(ctx, c)
 	if err != nil {
 		return false, err
 	}
-	if !ok || len(group) > 1 {
-		var changes []tree.Change
-		for _, j := range group {
-			changes = append(changes, p.all[j])
-		}
-		return p.o.Pick.Whole(changes)
+	if !ok {
+		return p.pickWhole(group)
 	}
 	picked, err := p.o.Pick.Text(c, before, after)
 	if err != nil || picked == before {
@@ -93,6 +92,15 @@ func (p *plan) pickOne(ctx context.Context, i int, group []int) (bool, error) {
 		p.all[i] = c
 	}
 	return true, nil
+}
+
+// pickWhole asks about changes that go together.
+func (p *plan) pickWhole(group []int) (bool, error) {
+	var changes []tree.Change
+	for _, i := range group {
+		changes = append(changes, p.all[i])
+	}
+	return p.o.Pick.Whole(changes)
 }
 
 // bothTexts returns the content of c before and after where both are text and the file was changed in
